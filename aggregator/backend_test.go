@@ -182,7 +182,8 @@ func (s *server) service(t testing.TB, name string, at net.Addr) {
 		t.Fatal(err)
 	}
 	_, err = s.cluster.DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name + "-1", Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-1", Namespace: namespace,
+			Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{host}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
@@ -207,7 +208,9 @@ func (s *server) endpoints(t testing.TB, name string, ready bool) {
 }
 
 // register registers a version of the group <service>.example.com with the backend.
-func (b *backend) register(t testing.TB, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec)) string {
+func (b *backend) register(
+	t testing.TB, s *server, version string, change ...func(*apiregistrationv1.APIServiceSpec),
+) string {
 	t.Helper()
 	service := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: version + "." + b.group()},
@@ -265,7 +268,8 @@ func newAPI(name string) *api {
 		_ = json.NewEncoder(w).Encode(metav1.APIResourceList{
 			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 			GroupVersion: a.group + "/" + req.PathValue("version"),
-			APIResources: []metav1.APIResource{{Name: "widgets", SingularName: "widget", Kind: "Widget", Verbs: metav1.Verbs{"get", "list"}}},
+			APIResources: []metav1.APIResource{{Name: "widgets", SingularName: "widget", Kind: "Widget",
+				Verbs: metav1.Verbs{"get", "list"}}},
 		})
 	})
 	return a
@@ -325,7 +329,9 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		t.Skip("takes more than a second")
 	}
 	s := start(t)
-	good := newBackend(t, s, "good", newAPI("good").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	good := newBackend(t, s, "good", newAPI("good").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	}))
 	other := newAuthority(t, "another-ca")
 	for _, bad := range []struct {
 		name    string
@@ -334,14 +340,19 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 		want    string
 	}{
 		{"certificate", newAPI("certificate"), func(b *backend) { b.ca = other }, "certificate signed by unknown authority"},
-		{"name", newAPI("name"), func(b *backend) { b.useCertificate(t, "else.backends.svc") }, "certificate is valid for else.backends.svc, not name.backends.svc"},
+		{"name", newAPI("name"), func(b *backend) {
+			b.useCertificate(t, "else.backends.svc")
+		}, "certificate is valid for else.backends.svc, not name.backends.svc"},
 		{"plain", newAPI("plain"), func(b *backend) { b.TLS = nil }, "server gave HTTP response to HTTPS client"},
 		// The fetch ends at the limit of bytes or, on a busy machine, at the limit of time.
 		{"header", http.HandlerFunc(endlessHeader), http1, "exceeded"},
 		{"half", raw("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"), http1, "unexpected EOF"},
-		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n"), http1, "bad status from https://SERVER/apis/switch.example.com/v1: 101"},
+		{"switch", raw("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: hello\r\n\r\n"), http1,
+			"bad status from https://SERVER/apis/switch.example.com/v1: 101"},
 		{"redirect", http.HandlerFunc(redirect), http1, "bad status from https://SERVER/apis/redirect.example.com/v1: 302"},
-		{"failing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }), http1, "bad status from https://SERVER/apis/failing.example.com/v1: 500"},
+		{"failing", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no", http.StatusInternalServerError)
+		}), http1, "bad status from https://SERVER/apis/failing.example.com/v1: 500"},
 		{"gone", newAPI("gone"), func(b *backend) { b.at = unserved(t) }, "connection refused"},
 	} {
 		b := newBackend(t, s, bad.name, bad.handler, bad.change)
@@ -355,7 +366,8 @@ func TestAvailability_FalseForABackendWithoutDiscovery(t *testing.T) {
 			// The condition may be set before the server has seen the APIService.
 			s.awaitStatus(t, b.url(s, ""), http.StatusServiceUnavailable)
 			for _, path := range []string{"", "/", "/widgets", "/namespaces/a/widgets/b"} {
-				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable || body != "service unavailable\n" {
+				if status, body, _ := get(t, b.url(s, path)); status != http.StatusServiceUnavailable ||
+					body != "service unavailable\n" {
 					t.Errorf("%q: %d %s", path, status, body)
 				}
 			}
@@ -385,7 +397,8 @@ func TestBackend_ThatIsSlowDelaysOnlyItsOwnClients(t *testing.T) {
 	good := newBackend(t, s, "good", newAPI("good"))
 	good.register(t, s, "v1")
 	s.awaitFreshness(t, good.group(), apidiscoveryv2.DiscoveryFreshnessCurrent)
-	if message := s.condition(t, "v1.slow0.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck"); !strings.Contains(message, "exceeded") {
+	if message := s.condition(t, "v1.slow0.example.com", apiregistrationv1.ConditionFalse,
+		"FailedDiscoveryCheck"); !strings.Contains(message, "exceeded") {
 		t.Errorf("message %q", message)
 	}
 }
@@ -497,9 +510,11 @@ func TestAvailability_ReasonsOfAService(t *testing.T) {
 		reason  string
 		message string
 	}{
-		{"v2", apiregistrationv1.ConditionFalse, "ServicePortError", `service/widgets in "backends" is not listening on port 444`},
+		{"v2", apiregistrationv1.ConditionFalse, "ServicePortError",
+			`service/widgets in "backends" is not listening on port 444`},
 		{"v3", apiregistrationv1.ConditionFalse, "ServiceNotFound", `service/sprockets in "backends" is not present`},
-		{"v4", apiregistrationv1.ConditionFalse, "MissingEndpoints", `endpointslices for service/empty in "backends" have no addresses with port name "https"`},
+		{"v4", apiregistrationv1.ConditionFalse, "MissingEndpoints",
+			`endpointslices for service/empty in "backends" have no addresses with port name "https"`},
 		{"v5", apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"},
 	} {
 		if got := s.condition(t, test.version+"."+b.group(), test.status, test.reason); got != test.message {

@@ -82,7 +82,8 @@ func (c *controller) onChange(object any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setPriority(service, documents.GroupPriority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority})
+	c.setPriority(service,
+		documents.GroupPriority{Group: service.Spec.GroupPriorityMinimum, Version: service.Spec.VersionPriority})
 	// No other server can serve the group of the APIServices themselves.
 	if service.Spec.Service == nil || service.Spec.Group == apiregistration.GroupName {
 		c.removeRoute(service.Name)
@@ -277,7 +278,9 @@ const registerWorkers = 5
 // run registers APIServices until ctx ends. The caller calls it once the registry lists all
 // custom resources: upstream's controller deletes the APIServices of group versions that the
 // registry does not list.
-func (r *registrar) run(ctx context.Context, services informers.APIServiceInformer, client clientset.APIServicesGetter) error {
+func (r *registrar) run(
+	ctx context.Context, services informers.APIServiceInformer, client clientset.APIServicesGetter,
+) error {
 	controller := autoregister.NewAutoRegisterController(services, client)
 	r.setMissing(r.addBuiltIn(controller))
 	registration, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{

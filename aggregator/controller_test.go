@@ -43,8 +43,10 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 	onDatabases(t, func(t *testing.T, start func(...option) *server) {
 		synced := make(chan struct{})
 		s := start(func(d *process.Dependencies, o *aggregator.Options) {
-			for _, gv := range []schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}, {Group: "nobody.k8s.io", Version: "v1"}} {
-				if err := d.Discovery.Add(documents.DiscoveryVersion{GroupVersion: gv, Resources: []metav1.APIResource{}}); err != nil {
+			for _, gv := range []schema.GroupVersion{{Version: "v1"}, {Group: "apps", Version: "v1"},
+				{Group: "batch", Version: "v1"}, {Group: "nobody.k8s.io", Version: "v1"}} {
+				if err := d.Discovery.Add(documents.DiscoveryVersion{GroupVersion: gv,
+					Resources: []metav1.APIResource{}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -71,7 +73,9 @@ func TestRegistration_CreatesAPIServicesOfLocalGroups(t *testing.T) {
 			"v1.example.com":      {"true", 1000, 100},
 			"v1.mine.example.com": {"", 1000, 10},
 		})
-		storetest.EventuallyDone(t, "readiness", func(context.Context) (bool, error) { return s.check("autoregister-completion") == nil, nil })
+		storetest.EventuallyDone(t, "readiness", func(context.Context) (bool, error) {
+			return s.check("autoregister-completion") == nil, nil
+		})
 
 		if err := s.services.Delete(t.Context(), "v1.example.com", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -98,7 +102,8 @@ type registered struct {
 func service(group, version string) *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: version + "." + group},
-		Spec:       apiregistrationv1.APIServiceSpec{Group: group, Version: version, GroupPriorityMinimum: 1000, VersionPriority: 10},
+		Spec: apiregistrationv1.APIServiceSpec{Group: group, Version: version, GroupPriorityMinimum: 1000,
+			VersionPriority: 10},
 	}
 }
 
@@ -112,7 +117,8 @@ func (s *server) awaitServices(t testing.TB, want map[string]registered) {
 		}
 		got = map[string]registered{}
 		for _, item := range list.Items {
-			got[item.Name] = registered{item.Labels[autoregister.AutoRegisterManagedLabel], item.Spec.GroupPriorityMinimum, item.Spec.VersionPriority}
+			got[item.Name] = registered{item.Labels[autoregister.AutoRegisterManagedLabel], item.Spec.GroupPriorityMinimum,
+				item.Spec.VersionPriority}
 		}
 		return maps.Equal(got, want), nil
 	})
@@ -233,7 +239,9 @@ func ignoreConflict(err error) error {
 func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+	}))
 	b.available(t, s)
 	get(t, b.url(s, "/widgets"))
 	b.register(t, s, "v2", func(spec *apiregistrationv1.APIServiceSpec) { spec.Service.Name = "sprockets" })
@@ -253,10 +261,12 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 aggregator_unavailable_apiservice{name="v1.widgets.example.com"} 1
 aggregator_unavailable_apiservice{name="v2.widgets.example.com"} 1
 `
-	if err := testutil.GatherAndCompare(s.metrics, strings.NewReader(want), "aggregator_unavailable_apiservice"); err != nil {
+	if err := testutil.GatherAndCompare(s.metrics, strings.NewReader(want),
+		"aggregator_unavailable_apiservice"); err != nil {
 		t.Error(err)
 	}
-	requests, err := testutil.GetCounterValuesFromGatherer(s.metrics, "byre_aggregator_requests_total", map[string]string{"name": "v1." + b.group()}, "code")
+	requests, err := testutil.GetCounterValuesFromGatherer(s.metrics, "byre_aggregator_requests_total",
+		map[string]string{"name": "v1." + b.group()}, "code")
 	if err != nil || requests["418"] != 1 {
 		t.Errorf("%v, %v", requests, err)
 	}

@@ -41,7 +41,9 @@ const (
 // the document's ETag; it ignores what the backend says of other group versions. last is
 // the result before, and etag that of the document that last was made from, "" for none.
 // A group version that could not be fetched is returned as it is in last, marked as stale.
-func (c *client) fetchDiscovery(ctx context.Context, gvs []schema.GroupVersion, last discoveryResult, etag string) (discoveryResult, string, error) {
+func (c *client) fetchDiscovery(
+	ctx context.Context, gvs []schema.GroupVersion, last discoveryResult, etag string,
+) (discoveryResult, string, error) {
 	if !last.hasAll(gvs) {
 		etag = ""
 	}
@@ -77,7 +79,9 @@ func (c *client) fetchDiscovery(ctx context.Context, gvs []schema.GroupVersion, 
 }
 
 // fetchVersion fetches the discovery document of one group version.
-func (c *client) fetchVersion(ctx context.Context, gv schema.GroupVersion) ([]apidiscoveryv2.APIResourceDiscovery, error) {
+func (c *client) fetchVersion(
+	ctx context.Context, gv schema.GroupVersion,
+) ([]apidiscoveryv2.APIResourceDiscovery, error) {
 	path := "/" + pathOf(gv)
 	answer, err := c.fetch(ctx, fetchRequest{
 		path: path, accept: runtime.ContentTypeJSON, user: discoveryUser, timeout: discoveryTimeout,
@@ -228,7 +232,9 @@ var errNoV3 = errors.New("/openapi/v3: 404")
 
 // fetchV3Index fetches the OpenAPI v3 index, and the documents that have changed since
 // last.
-func (c *client) fetchV3Index(ctx context.Context, gvs []schema.GroupVersion, last map[string]v3Spec) (map[string]v3Spec, error) {
+func (c *client) fetchV3Index(
+	ctx context.Context, gvs []schema.GroupVersion, last map[string]v3Spec,
+) (map[string]v3Spec, error) {
 	index, err := c.fetch(ctx, fetchRequest{
 		path: "/openapi/v3", accept: "application/json", user: openAPIUser, timeout: openAPITimeout,
 	})
@@ -286,7 +292,9 @@ func (c *client) fetchV2Spec(ctx context.Context, gvs []schema.GroupVersion, las
 
 // fetchV3Specs fetches the documents whose location in the index differs from last's. It
 // ignores what the index says of group versions that do not lead to the backend.
-func (c *client) fetchV3Specs(ctx context.Context, gvs []schema.GroupVersion, text []byte, last map[string]v3Spec) (map[string]v3Spec, error) {
+func (c *client) fetchV3Specs(
+	ctx context.Context, gvs []schema.GroupVersion, text []byte, last map[string]v3Spec,
+) (map[string]v3Spec, error) {
 	var index handler3.OpenAPIV3Discovery
 	if err := json.Unmarshal(text, &index); err != nil {
 		return nil, fmt.Errorf("/openapi/v3: %w", err)

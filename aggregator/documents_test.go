@@ -39,8 +39,10 @@ func aggregatedAPI(name string, asked *atomic.Int32) *api {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(apidiscoveryv2.APIGroupDiscoveryList{Items: []apidiscoveryv2.APIGroupDiscovery{
-			{ObjectMeta: metav1.ObjectMeta{Name: a.group}, Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1"), version("v2")}},
-			{ObjectMeta: metav1.ObjectMeta{Name: "apiregistration.k8s.io"}, Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1")}},
+			{ObjectMeta: metav1.ObjectMeta{Name: a.group},
+				Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1"), version("v2")}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "apiregistration.k8s.io"},
+				Versions: []apidiscoveryv2.APIVersionDiscovery{version("v1")}},
 		}})
 	})
 	return a
@@ -55,7 +57,8 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	add(t, s, documents.BuiltIn, "apps", "v1")
 	add(t, s, documents.Custom, "custom.example.com", "v1")
 	var asked atomic.Int32
-	widgets, gadgets := newBackend(t, s, "widgets", newAPI("widgets")), newBackend(t, s, "gadgets", aggregatedAPI("gadgets", &asked))
+	widgets, gadgets := newBackend(t, s, "widgets", newAPI("widgets")),
+		newBackend(t, s, "gadgets", aggregatedAPI("gadgets", &asked))
 	widgets.register(t, s, "v1", place(20000, 5))
 	widgets.register(t, s, "v2", place(20000, 7))
 	gadgets.register(t, s, "v1", place(10, 1))
@@ -66,7 +69,8 @@ func TestDiscovery_MergesBackends(t *testing.T) {
 	for _, group := range []string{widgets.group(), gadgets.group()} {
 		s.awaitFreshness(t, group, apidiscoveryv2.DiscoveryFreshnessCurrent)
 	}
-	want := []string{"apiregistration.k8s.io/v1", "widgets.example.com/v2", "widgets.example.com/v1", "apps/v1", "custom.example.com/v1", "gadgets.example.com/v1"}
+	want := []string{"apiregistration.k8s.io/v1", "widgets.example.com/v2", "widgets.example.com/v1", "apps/v1",
+		"custom.example.com/v1", "gadgets.example.com/v1"}
 	if got := s.listed(t); !slices.Equal(got, want) {
 		t.Errorf("/apis lists %v, want %v", got, want)
 	}
@@ -136,7 +140,9 @@ func TestDiscovery_FollowsPrioritiesOfUsers(t *testing.T) {
 		}
 	}
 	for _, want := range []string{first + "b.example.com/v1 b.example.com/v2 a.example.com/v2 a.example.com/v1", own} {
-		storetest.EventuallyDone(t, want, func(context.Context) (bool, error) { return strings.Join(s.listed(t), " ") == want, nil })
+		storetest.EventuallyDone(t, want, func(context.Context) (bool, error) {
+			return strings.Join(s.listed(t), " ") == want, nil
+		})
 		for _, version := range []string{"v1", "v2"} {
 			err := s.services.Delete(t.Context(), version+".b.example.com", metav1.DeleteOptions{})
 			if want != own && err != nil {
@@ -153,7 +159,8 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 	s := start(t)
 	v3 := newAPI("young")
 	v2Text := func(group string) string {
-		return `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/` + group + `/v1/widgets":{"get":{"description":"widgets of ` + group +
+		return `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/` + group +
+			`/v1/widgets":{"get":{"description":"widgets of ` + group +
 			`","responses":{"200":{"description":"OK"}}}},"/apis/apps/v1/lies":{"get":{"description":"a lie","responses":{"200":{"description":"OK"}}}}}}`
 	}
 	serveText := func(a *api, path, text string) {
@@ -163,17 +170,22 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 		})
 	}
 	serveText(v3, "/openapi/v2", v2Text("young.example.com"))
-	serveText(v3, "/openapi/v3", `{"paths":{"apis/young.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/young.example.com/v1?hash=1"},`+
-		`"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=1"}}}`)
-	serveText(v3, "/openapi/v3/apis/young.example.com/v1", `{"openapi":"3.0.0","info":{"title":"young","version":"1"},"paths":{}}`)
+	serveText(v3, "/openapi/v3",
+		`{"paths":{"apis/young.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/young.example.com/v1?hash=1"},`+
+			`"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=1"}}}`)
+	serveText(v3, "/openapi/v3/apis/young.example.com/v1",
+		`{"openapi":"3.0.0","info":{"title":"young","version":"1"},"paths":{}}`)
 	v2 := newAPI("old")
 	serveText(v2, "/openapi/v2", v2Text("old.example.com"))
 	garbage := newAPI("garbage")
-	serveText(garbage, "/openapi/v2", `{"swagger":"2.0","paths":{"/apis/garbage.example.com/v1/x":{"get":{"parameters":"hello"}}}}`)
+	serveText(garbage, "/openapi/v2",
+		`{"swagger":"2.0","paths":{"/apis/garbage.example.com/v1/x":{"get":{"parameters":"hello"}}}}`)
 	elsewhere := newAPI("elsewhere")
 	serveText(elsewhere, "/openapi/v2", v2Text("elsewhere.example.com"))
-	serveText(elsewhere, "/openapi/v3", `{"paths":{"apis/elsewhere.example.com/v1":{"serverRelativeURL":"https://169.254.169.254/"}}}`)
-	for name, handler := range map[string]http.Handler{"young": v3, "old": v2, "garbage": garbage, "elsewhere": elsewhere} {
+	serveText(elsewhere, "/openapi/v3",
+		`{"paths":{"apis/elsewhere.example.com/v1":{"serverRelativeURL":"https://169.254.169.254/"}}}`)
+	for name, handler := range map[string]http.Handler{"young": v3, "old": v2, "garbage": garbage,
+		"elsewhere": elsewhere} {
 		newBackend(t, s, name, handler).register(t, s, "v1")
 	}
 	for _, group := range []string{"young.example.com", "old.example.com"} {
@@ -190,8 +202,10 @@ func TestOpenAPI_MergesBackends(t *testing.T) {
 			t.Errorf("version 2 has %q: %v", part, !want)
 		}
 	}
-	for group, want := range map[string]string{"young.example.com": `"title":"young"`, "old.example.com": "widgets of old.example.com"} {
-		if status, text, _ := get(t, s.front.URL+"/openapi/v3/apis/"+group+"/v1"); status != http.StatusOK || !strings.Contains(text, want) {
+	for group, want := range map[string]string{"young.example.com": `"title":"young"`,
+		"old.example.com": "widgets of old.example.com"} {
+		if status, text, _ := get(t, s.front.URL+"/openapi/v3/apis/"+group+"/v1"); status != http.StatusOK ||
+			!strings.Contains(text, want) {
 			t.Errorf("version 3 of %s: %d %s", group, status, text)
 		}
 	}
@@ -212,7 +226,8 @@ func add(t testing.TB, s *server, origin documents.Origin, group, version string
 	err := s.registry.Add(documents.DiscoveryVersion{
 		GroupVersion: schema.GroupVersion{Group: group, Version: version},
 		Origin:       origin,
-		Resources:    []metav1.APIResource{{Name: "things", SingularName: "thing", Kind: "Thing", Verbs: metav1.Verbs{"get"}}},
+		Resources: []metav1.APIResource{{Name: "things", SingularName: "thing", Kind: "Thing",
+			Verbs: metav1.Verbs{"get"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -281,10 +296,13 @@ func documented(a *api, broken *atomic.Bool) *api {
 			_, _ = io.WriteString(w, text)
 		})
 	}
-	text("/openapi/v2", `{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/`+a.group+`/v1/widgets":{"get":{"description":"widgets of `+a.group+
-		`","responses":{"200":{"description":"OK"}}}}}}`)
+	text("/openapi/v2",
+		`{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{"/apis/`+a.group+
+			`/v1/widgets":{"get":{"description":"widgets of `+a.group+
+			`","responses":{"200":{"description":"OK"}}}}}}`)
 	text("/openapi/v3", `{"paths":{"apis/`+a.group+`/v1":{"serverRelativeURL":"/openapi/v3/apis/`+a.group+`/v1?hash=1"}}}`)
-	text("/openapi/v3/apis/"+a.group+"/v1", `{"openapi":"3.0.0","info":{"title":"third of `+a.group+`","version":"1"},"paths":{}}`)
+	text("/openapi/v3/apis/"+a.group+"/v1",
+		`{"openapi":"3.0.0","info":{"title":"third of `+a.group+`","version":"1"},"paths":{}}`)
 	return a
 }
 
@@ -297,7 +315,8 @@ func TestOpenAPI_ShowsVersion3WithoutVersion2(t *testing.T) {
 	broken.Store(true)
 	newBackend(t, s, "widgets", documented(newAPI("widgets"), &broken)).register(t, s, "v1")
 	s.awaitText(t, "/openapi/v3", `"apis/widgets.example.com/v1"`)
-	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/widgets.example.com/v1"); !strings.Contains(text, "third of widgets") {
+	if _, text, _ := get(t, s.front.URL+"/openapi/v3/apis/widgets.example.com/v1"); !strings.Contains(text,
+		"third of widgets") {
 		t.Error(text)
 	}
 }
@@ -356,12 +375,14 @@ func TestDiscovery_StaysWhileCertificatesRotate(t *testing.T) {
 		}
 		s.awaitFreshness(t, b.group(), apidiscoveryv2.DiscoveryFreshnessStale)
 		for _, group := range s.aggregated(t).Items {
-			if group.Name == b.group() && (len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "widgets") {
+			if group.Name == b.group() &&
+				(len(group.Versions[0].Resources) != 1 || group.Versions[0].Resources[0].Resource != "widgets") {
 				t.Errorf("resources: %+v", group.Versions[0].Resources)
 			}
 		}
 		for path, want := range map[string]string{
-			"/openapi/v2": "widgets of widgets.example.com", "/openapi/v3/apis/widgets.example.com/v1": "third of widgets.example.com",
+			"/openapi/v2": "widgets of widgets.example.com",
+			"/openapi/v3/apis/widgets.example.com/v1": "third of widgets.example.com",
 		} {
 			if status, text, _ := get(t, s.front.URL+path); status != http.StatusOK || !strings.Contains(text, want) {
 				t.Errorf("%s: %d, without %q", path, status, want)

@@ -76,7 +76,9 @@ func proxyRequest(w http.ResponseWriter, req *http.Request, r *route, m *aggrega
 
 // newBackendRequest makes the request to the backend. done must be called after it was
 // answered.
-func newBackendRequest(req *http.Request, r *route) (t *backendTransport, outgoing *http.Request, done context.CancelFunc, failed *failure) {
+func newBackendRequest(
+	req *http.Request, r *route,
+) (t *backendTransport, outgoing *http.Request, done context.CancelFunc, failed *failure) {
 	if !r.available {
 		return nil, nil, nil, unavailable
 	}
@@ -96,7 +98,8 @@ func newBackendRequest(req *http.Request, r *route) (t *backendTransport, outgoi
 		klog.FromContext(req.Context()).Error(err, "Backend can't be found", "apiservice", r.name, "service", r.backend.key)
 		return nil, nil, nil, unavailable
 	}
-	if info, ok := request.RequestInfoFrom(req.Context()); !ok || !info.IsResourceRequest || httpstream.IsUpgradeRequest(req) {
+	if info, ok := request.RequestInfoFrom(req.Context()); !ok || !info.IsResourceRequest ||
+		httpstream.IsUpgradeRequest(req) {
 		outgoing, done = apiserverproxy.NewRequestForProxy(location, req) // bounds the time of discovery requests
 		return t, outgoing, done, nil
 	}
@@ -165,7 +168,8 @@ func (c *transportConfig) dialHolder() *transport.DialHolder {
 func (c *transportConfig) newBackendTransport(service *apiregistrationv1.APIService) (*backendTransport, error) {
 	cert, key := c.certificate()
 	config := remote.BuildTransportConfig(c.dialHolder(), cert, key, service)
-	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(c.metrics.missingSAN, c.metrics.insecureSHA1))
+	config.Wrap(x509metrics.NewDeprecatedCertificateRoundTripperWrapperConstructor(c.metrics.missingSAN,
+		c.metrics.insecureSHA1))
 	base, err := transport.New(config)
 	if err != nil {
 		return nil, err

@@ -76,10 +76,11 @@ func TestProxy_SendsTheIdentityOfTheClient(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	seen := make(chan *http.Request, 1)
-	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/widgets/{name}", func(w http.ResponseWriter, req *http.Request) {
-		seen <- req
-		_, _ = io.WriteString(w, "hello")
-	}))
+	b := newBackend(t, s, "widgets",
+		newAPI("widgets").serve("/widgets/{name}", func(w http.ResponseWriter, req *http.Request) {
+			seen <- req
+			_, _ = io.WriteString(w, "hello")
+		}))
 	b.available(t, s)
 	status, body, _ := get(t, b.url(s, "/widgets/first?b=2&a=1"),
 		"X-Remote-User", "admin", "X-Remote-Uid", "0", "X-Remote-Group", "system:masters", "X-Remote-Extra-Scopes", "all",
@@ -136,7 +137,8 @@ func TestProxy_EqualsUpstreams(t *testing.T) {
 	b := newBackend(t, s, "widgets", newAPI("widgets").
 		serve("/widgets/{name...}", func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
-			for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Connection", "X-Kept"} {
+			for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Connection",
+				"X-Kept"} {
 				w.Header().Set(name, "X-Dropped")
 			}
 			w.Header().Set("X-Dropped", "1")
@@ -149,7 +151,8 @@ func TestProxy_EqualsUpstreams(t *testing.T) {
 		}).
 		serve("/page", func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			_, _ = io.WriteString(w, `<html><a href="/apis/widgets.example.com/v1/widgets">all</a><a href="https://`+req.Host+`/x">x</a></html>`)
+			_, _ = io.WriteString(w,
+				`<html><a href="/apis/widgets.example.com/v1/widgets">all</a><a href="https://`+req.Host+`/x">x</a></html>`)
 		}).
 		serve("/moved", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/apis/elsewhere")
@@ -173,13 +176,16 @@ func TestProxy_EqualsUpstreams(t *testing.T) {
 		{"escaped path", http.MethodGet, "/widgets/bel%2Fla%20b", nil},
 		{"trailing slash", http.MethodGet, "/widgets/first/", nil},
 		{"forwarded", http.MethodGet, "/widgets/first", http.Header{
-			"Forwarded": {"for=192.0.2.9"}, "X-Forwarded-For": {"192.0.2.9", "192.0.2.8"}, "X-Forwarded-Host": {"a"}, "X-Forwarded-Proto": {"b"}, "X-Forwarded-Uri": {"c"},
+			"Forwarded": {"for=192.0.2.9"}, "X-Forwarded-For": {"192.0.2.9", "192.0.2.8"}, "X-Forwarded-Host": {"a"},
+			"X-Forwarded-Proto": {"b"}, "X-Forwarded-Uri": {"c"},
 		}},
 		{"hop by hop", http.MethodGet, "/widgets/first", http.Header{
-			"Connection": {"X-Remote-User, X-Remote-Group, X-Mine"}, "X-Mine": {"1"}, "Te": {"trailers"}, "Keep-Alive": {"1"}, "Proxy-Authorization": {"x"},
+			"Connection": {"X-Remote-User, X-Remote-Group, X-Mine"}, "X-Mine": {"1"}, "Te": {"trailers"}, "Keep-Alive": {"1"},
+			"Proxy-Authorization": {"x"},
 		}},
 		{"identity", http.MethodGet, "/widgets/first", http.Header{
-			"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Extra-Mine": {"1"}, "X-Remote-Uid": {"0"}, "Impersonate-User": {"x"}, "Authorization": {"Bearer x"},
+			"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Extra-Mine": {"1"},
+			"X-Remote-Uid": {"0"}, "Impersonate-User": {"x"}, "Authorization": {"Bearer x"},
 		}},
 		{"no user agent", http.MethodGet, "/widgets/first", http.Header{"User-Agent": nil}},
 		{"write", http.MethodPut, "/widgets/first", http.Header{"Content-Type": {"application/json"}}},
@@ -190,7 +196,8 @@ func TestProxy_EqualsUpstreams(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var answers [2]map[string]any
 			for i, front := range []string{upstream.URL, s.front.URL} {
-				req, err := http.NewRequestWithContext(t.Context(), test.method, front+"/apis/widgets.example.com/v1"+test.path, nil)
+				req, err := http.NewRequestWithContext(t.Context(), test.method, front+"/apis/widgets.example.com/v1"+test.path,
+					nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -343,11 +350,12 @@ func TestProxy_UpgradesToWebSocket(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	ended := make(chan error, 1)
-	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
-		_, _ = fmt.Fprintf(conn, "%s %s", conn.Request().Header["X-Remote-User"], conn.Request().Header["X-Remote-Group"])
-		_, err := io.Copy(conn, conn)
-		ended <- err
-	}}.ServeHTTP))
+	b := newBackend(t, s, "widgets",
+		newAPI("widgets").serve("/talk", websocket.Server{Handler: func(conn *websocket.Conn) {
+			_, _ = fmt.Fprintf(conn, "%s %s", conn.Request().Header["X-Remote-User"], conn.Request().Header["X-Remote-Group"])
+			_, err := io.Copy(conn, conn)
+			ended <- err
+		}}.ServeHTTP))
 	b.available(t, s)
 	// Upstream's filters end the request's context after --request-timeout, and the connection lives on.
 	ends := make(chan context.CancelFunc, 1)
@@ -358,7 +366,8 @@ func TestProxy_UpgradesToWebSocket(t *testing.T) {
 		s.front.Config.Handler.ServeHTTP(w, req.WithContext(ctx))
 	}))
 	defer front.Close()
-	config, err := websocket.NewConfig("ws"+strings.TrimPrefix(front.URL, "http")+strings.TrimPrefix(b.url(s, "/talk"), s.front.URL), "http://localhost")
+	config, err := websocket.NewConfig("ws"+strings.TrimPrefix(front.URL, "http")+strings.TrimPrefix(b.url(s, "/talk"),
+		s.front.URL), "http://localhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +484,9 @@ func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Fprintf(client, "GET /apis/%s/v1/talk HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b.group()); err != nil {
+	if _, err := fmt.Fprintf(client,
+		"GET /apis/%s/v1/talk HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		b.group()); err != nil {
 		t.Fatal(err)
 	}
 	<-begun
@@ -489,7 +500,8 @@ func TestProxy_ClosesAnAbandonedUpgrade(t *testing.T) {
 type inTrace struct{ next http.RoundTripper }
 
 func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
-	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4}, TraceFlags: trace.FlagsSampled})
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, 2, 3}, SpanID: trace.SpanID{4},
+		TraceFlags: trace.FlagsSampled})
 	return r.next.RoundTrip(req.WithContext(trace.ContextWithSpanContext(req.Context(), span)))
 }
 

@@ -94,19 +94,22 @@ func New(d process.Dependencies, o Options, delegate http.Handler) (*Server, err
 		services:      services,
 		customSynced:  o.CustomSynced,
 		client:        client,
-		factory:       externalversions.NewSharedInformerFactoryWithOptions(client, resync, externalversions.WithTransform(process.StripManagedFields)),
-		informers:     d.Informers,
-		slices:        informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(process.StripManagedFields)),
-		registrar:     newRegistrar(d.Discovery),
-		builtin:       builtinRoots(d.Discovery),
-		started:       make(chan struct{}),
-		routesSynced:  make(chan struct{}),
-		discovered:    make(chan struct{}),
+		factory: externalversions.NewSharedInformerFactoryWithOptions(client, resync,
+			externalversions.WithTransform(process.StripManagedFields)),
+		informers: d.Informers,
+		slices: informers.NewSharedInformerFactoryWithOptions(d.Client, 0,
+			informers.WithTransform(process.StripManagedFields)),
+		registrar:    newRegistrar(d.Discovery),
+		builtin:      builtinRoots(d.Discovery),
+		started:      make(chan struct{}),
+		routesSynced: make(chan struct{}),
+		discovered:   make(chan struct{}),
 	}
 	if s.metrics, err = newMetrics(o.Metrics); err != nil {
 		return nil, fmt.Errorf("aggregator: metrics: %w", err)
 	}
-	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", d.Backends.ProxyCert, d.Backends.ProxyKey); err != nil {
+	if s.certificate, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert",
+		d.Backends.ProxyCert, d.Backends.ProxyKey); err != nil {
 		return nil, fmt.Errorf("aggregator: client certificate: %w", err)
 	}
 	slices, err := proxy.NewEndpointSliceIndexerGetter(s.slices.Discovery().V1().EndpointSlices())
@@ -239,7 +242,9 @@ func (s *Server) runRegistrar(ctx context.Context, services registration.APIServ
 }
 
 // runBackends runs what only backends need, as soon as there is one.
-func (s *Server) runBackends(ctx context.Context, services registration.APIServiceInformer, registered cache.DoneChecker) error {
+func (s *Server) runBackends(
+	ctx context.Context, services registration.APIServiceInformer, registered cache.DoneChecker,
+) error {
 	if !cache.WaitFor(ctx, "", registered) {
 		return nil
 	}
@@ -256,13 +261,15 @@ func (s *Server) runBackends(ctx context.Context, services registration.APIServi
 	}
 	slices := s.slices.Discovery().V1().EndpointSlices()
 	available, err := remote.New(services, s.informers.Core().V1().Services(), slices, s.client.ApiregistrationV1(),
-		s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver, s.metrics.availability)
+		s.controller.transport.dialHolder(), s.certificate.CurrentCertKeyContent, s.controller.resolver,
+		s.metrics.availability)
 	if err != nil {
 		return fmt.Errorf("aggregator: availability of backends: %w", err)
 	}
 	s.slices.StartWithContext(ctx)
 	defer s.slices.Shutdown()
-	if !cache.WaitFor(ctx, "", slices.Informer().HasSyncedChecker(), s.informers.Core().V1().Services().Informer().HasSyncedChecker()) {
+	if !cache.WaitFor(ctx, "", slices.Informer().HasSyncedChecker(),
+		s.informers.Core().V1().Services().Informer().HasSyncedChecker()) {
 		return nil
 	}
 	close(s.controller.endpointsSynced)

@@ -70,9 +70,10 @@ func newController(d process.Dependencies, r *resolver, own *group) (*controller
 	}
 	// The factory keeps the informer of the first call of InformerFor, and gives it to all
 	// controllers.
-	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{}, func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
-		return own.newInformer(resync)
-	})
+	c.informer = c.factory.InformerFor(&apiextensionsv1.CustomResourceDefinition{},
+		func(_ clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
+			return own.newInformer(resync)
+		})
 	definitions, api := c.factory.Apiextensions().V1().CustomResourceDefinitions(), statusClient{client.ApiextensionsV1()}
 	c.establishing = establish.NewEstablishingController(definitions, api)
 	naming := status.NewNamingConditionController(klog.Background(), definitions, api)
@@ -214,7 +215,9 @@ type patchOperation struct {
 
 // UpdateStatus patches the status and the finalizers. It fails with a conflict where an
 // update would.
-func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (w statusWriter) UpdateStatus(
+	ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, options metav1.UpdateOptions,
+) (*apiextensionsv1.CustomResourceDefinition, error) {
 	finalizers := crd.Finalizers
 	if finalizers == nil {
 		finalizers = []string{}
@@ -229,7 +232,8 @@ func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.Cus
 		return nil, err
 	}
 	written, err := w.Patch(ctx, crd.Name, types.JSONPatchType, patch,
-		metav1.PatchOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}, "status")
+		metav1.PatchOptions{DryRun: options.DryRun, FieldManager: options.FieldManager,
+			FieldValidation: options.FieldValidation}, "status")
 	if err != nil {
 		return nil, err
 	}

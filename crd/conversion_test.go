@@ -66,7 +66,8 @@ func crontabPath(version string) string {
 }
 
 func crontab(version, name, spec string) string {
-	return `{"apiVersion":"example.com/` + version + `","kind":"CronTab","metadata":{"name":"` + name + `"},"spec":` + spec + `}`
+	return `{"apiVersion":"example.com/` + version + `","kind":"CronTab","metadata":{"name":"` + name + `"},"spec":` +
+		spec + `}`
 }
 
 func TestVersions_WithoutConversion(t *testing.T) {
@@ -77,7 +78,8 @@ func TestVersions_WithoutConversion(t *testing.T) {
 		if w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-		if got := w.Header().Get("Warning"); got != `299 - "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab"` {
+		if got := w.Header().Get(
+			"Warning"); got != `299 - "example.com/v1beta1 CronTab is deprecated; use example.com/v1 CronTab"` {
 			t.Errorf("warning: %q", got)
 		}
 		// A field that the storage version does not have is not stored, and so the answer
@@ -229,7 +231,8 @@ func TestConversion_BadAnswersAreRefused(t *testing.T) {
 func testBadConversions(t *testing.T, s *server) {
 	c := newConverter(t)
 	s.defineConverted(t, c)
-	if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+	if w := s.do(t, http.MethodPost, crontabPath("v1"),
+		crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	stored := s.do(t, http.MethodGet, crontabPath("v1")+"/a", "").Body.String()
@@ -249,7 +252,9 @@ func testBadConversions(t *testing.T, s *server) {
 			r.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no such zone"}
 		}, "no such zone"},
 		{"uid", func(r *apiextensionsv1.ConversionResponse) { r.UID = "another" }, `expected response.uid=`},
-		{"number", func(r *apiextensionsv1.ConversionResponse) { r.ConvertedObjects = nil }, "returned 0 objects, expected 1"},
+		{"number", func(r *apiextensionsv1.ConversionResponse) {
+			r.ConvertedObjects = nil
+		}, "returned 0 objects, expected 1"},
 		{"version", edit(func(u *unstructured.Unstructured) { u.SetAPIVersion("example.com/v1") }), "invalid groupVersion"},
 		{"kind", edit(func(u *unstructured.Unstructured) { u.SetKind("Other") }), "invalid kind"},
 		{"name", edit(func(u *unstructured.Unstructured) { u.SetName("b") }), "name"},
@@ -264,7 +269,8 @@ func testBadConversions(t *testing.T, s *server) {
 				{http.MethodPut, crontabPath("v1beta1") + "/a", crontab("v1beta1", "a", `{"cron":"changed"}`)},
 			} {
 				w := s.do(t, request[0], request[1], request[2])
-				if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "conversion webhook") || !strings.Contains(w.Body.String(), test.message) {
+				if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "conversion webhook") ||
+					!strings.Contains(w.Body.String(), test.message) {
 					t.Errorf("%s: %d %s", request[0], w.Code, w.Body)
 				}
 			}
@@ -312,7 +318,8 @@ func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
 		s.defineConverted(t, newConverter(t))
 		clients := map[string]dynamic.ResourceInterface{}
 		for _, version := range []string{"v1", "v1beta1"} {
-			clients[version] = s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: version, Resource: "crontabs"}).Namespace("default")
+			clients[version] = s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: version,
+				Resource: "crontabs"}).Namespace("default")
 		}
 		empty, err := clients["v1"].List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -320,7 +327,8 @@ func TestStorageVersion_WatchesFollowAChange(t *testing.T) {
 		}
 		s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* 1"}`))
 		s.change(t, "crontabs.example.com", storeLast)
-		w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"* 2"}}`, "Content-Type", "application/merge-patch+json")
+		w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"* 2"}}`, "Content-Type",
+			"application/merge-patch+json")
 		if w.Code != http.StatusOK {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
@@ -358,7 +366,8 @@ func testConvertedTogether(t *testing.T, s *server) {
 	c := newConverter(t)
 	s.defineConverted(t, c)
 	for i := range objects {
-		body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"CronTab","metadata":{"name":"a%02d","labels":{"odd":"%d"}},"spec":{"schedule":"%d"}}`, i, i%2, i)
+		body := fmt.Sprintf(
+			`{"apiVersion":"example.com/v1","kind":"CronTab","metadata":{"name":"a%02d","labels":{"odd":"%d"}},"spec":{"schedule":"%d"}}`, i, i%2, i)
 		if w := s.do(t, http.MethodPost, crontabPath("v1"), body); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
@@ -372,7 +381,8 @@ func testConvertedTogether(t *testing.T, s *server) {
 			}
 		}
 	}
-	client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1beta1", Resource: "crontabs"}).Namespace("default")
+	client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1beta1",
+		Resource: "crontabs"}).Namespace("default")
 	list := func(options metav1.ListOptions, want int) *unstructured.UnstructuredList {
 		t.Helper()
 		got, err := client.List(t.Context(), options)
@@ -426,7 +436,8 @@ func testConvertedTogether(t *testing.T, s *server) {
 		defer events.Stop()
 		watches = append(watches, events)
 	}
-	if w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a01", `{"spec":{"schedule":"new"}}`, "Content-Type", "application/merge-patch+json"); w.Code != http.StatusOK {
+	if w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a01", `{"spec":{"schedule":"new"}}`, "Content-Type",
+		"application/merge-patch+json"); w.Code != http.StatusOK {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	for i, events := range watches {
@@ -464,20 +475,24 @@ func testOneThatCannotBeConverted(t *testing.T, s *server) {
 	s.defineConverted(t, c)
 	c.refuse.Store(new("bad"))
 	for _, name := range []string{"a", "b", "bad", "c"} {
-		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"),
+			crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 	}
-	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "refused") {
+	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError ||
+		!strings.Contains(w.Body.String(), "refused") {
 		t.Errorf("list: %d %s", w.Code, w.Body)
 	}
 	// Nothing of a long list is sent before its last object is converted.
 	for i := range 40 {
-		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", fmt.Sprint("a", i), `{"schedule":"`+strings.Repeat("*", 10_000)+`"}`)); w.Code != http.StatusCreated {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"),
+			crontab("v1", fmt.Sprint("a", i), `{"schedule":"`+strings.Repeat("*", 10_000)+`"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 	}
-	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"kind":"Status"`) {
+	if w := s.do(t, http.MethodGet, crontabPath("v1beta1"), ""); w.Code != http.StatusInternalServerError ||
+		!strings.Contains(w.Body.String(), `"kind":"Status"`) {
 		t.Errorf("long list: %d with %d bytes", w.Code, w.Body.Len())
 	}
 	for name, code := range map[string]int{"a": 200, "b": 200, "c": 200, "bad": 500} {
@@ -498,7 +513,8 @@ func TestConversion_FailureIsNoCorruption(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)
-		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"),
+			crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		expect := func(when, want string) {
@@ -507,7 +523,8 @@ func TestConversion_FailureIsNoCorruption(t *testing.T) {
 				{http.MethodGet, "/a", ""}, {http.MethodGet, "", ""}, {http.MethodDelete, "/a", ""},
 			} {
 				w := s.do(t, request[0], crontabPath("v1beta1")+request[1], request[2])
-				if body := w.Body.String(); w.Code != http.StatusInternalServerError || strings.Contains(body, "orrupt") || strings.Contains(body, "decodable") || !strings.Contains(body, want) {
+				if body := w.Body.String(); w.Code != http.StatusInternalServerError || strings.Contains(body, "orrupt") ||
+					strings.Contains(body, "decodable") || !strings.Contains(body, want) {
 					t.Errorf("%s, %s: %d %s", when, request, w.Code, body)
 				}
 			}

@@ -114,7 +114,8 @@ func TestDefinition_NamesConflict(t *testing.T) {
 
 func testNamesConflict(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
-	other := parse(t, strings.NewReplacer("widgets", "gadgets", "singular: widget", "singular: gadget").Replace(widgetDefinition))
+	other := parse(t,
+		strings.NewReplacer("widgets", "gadgets", "singular: widget", "singular: gadget").Replace(widgetDefinition))
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
 	if _, err := definitions.Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -123,7 +124,8 @@ func testNamesConflict(t *testing.T, s *server) {
 		return crd != nil && apihelpers.IsCRDConditionFalse(crd, apiextensionsv1.NamesAccepted)
 	})
 	condition := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
-	if condition.Reason != "ShortNamesConflict" && condition.Reason != "KindConflict" && condition.Reason != "ListKindConflict" {
+	if condition.Reason != "ShortNamesConflict" && condition.Reason != "KindConflict" &&
+		condition.Reason != "ListKindConflict" {
 		t.Errorf("NamesAccepted: %+v", condition)
 	}
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
@@ -163,7 +165,8 @@ func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 		for i := range instances {
 			creators.Go(func() error {
 				path := fmt.Sprintf("/apis/example.com/v1/namespaces/ns-%d/widgets", i%3)
-				if w := s.do(t, http.MethodPost, path, widget(t, fmt.Sprintf("w%d", i), `{"size":3}`)); w.Code != http.StatusCreated {
+				if w := s.do(t, http.MethodPost, path,
+					widget(t, fmt.Sprintf("w%d", i), `{"size":3}`)); w.Code != http.StatusCreated {
 					return fmt.Errorf("create: %d %s", w.Code, w.Body)
 				}
 				return nil
@@ -175,7 +178,8 @@ func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 		const kept = "/apis/example.com/v1/namespaces/ns-1/widgets/w1"
 		finalizers := func(list string) {
 			t.Helper()
-			w := s.do(t, http.MethodPatch, kept, `{"metadata":{"finalizers":`+list+`}}`, "Content-Type", "application/merge-patch+json")
+			w := s.do(t, http.MethodPatch, kept, `{"metadata":{"finalizers":`+list+`}}`, "Content-Type",
+				"application/merge-patch+json")
 			if w.Code != http.StatusOK {
 				t.Fatalf("finalizers %s: %d %s", list, w.Code, w.Body)
 			}
@@ -188,7 +192,8 @@ func TestDefinition_DeletionDeletesManyInstances(t *testing.T) {
 		}
 		storetest.EventuallySucceeds(t, "one instance is left", func() error {
 			list, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
-			if err == nil && (len(list.Items) != 1 || list.Items[0].GetName() != "w1" || list.Items[0].GetDeletionTimestamp() == nil) {
+			if err == nil &&
+				(len(list.Items) != 1 || list.Items[0].GetName() != "w1" || list.Items[0].GetDeletionTimestamp() == nil) {
 				err = fmt.Errorf("%d are left", len(list.Items))
 			}
 			return err
@@ -228,12 +233,14 @@ func TestDefinition_ChangesOfNoAnswerEndNoWatch(t *testing.T) {
 func testKeptWatches(t *testing.T, s *server) {
 	c := newConverter(t)
 	s.defineConverted(t, c)
-	if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"old"}`)); w.Code != http.StatusCreated {
+	if w := s.do(t, http.MethodPost, crontabPath("v1"),
+		crontab("v1", "a", `{"schedule":"old"}`)); w.Code != http.StatusCreated {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	var watches []apiwatch.Interface
 	for _, version := range []string{"v1", "v1beta1"} {
-		client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: version, Resource: "crontabs"}).Namespace("default")
+		client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: version,
+			Resource: "crontabs"}).Namespace("default")
 		list, err := client.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -257,25 +264,29 @@ func testKeptWatches(t *testing.T, s *server) {
 	})
 	trust(otherAuthority(t))
 	one := crontabPath("v1beta1") + "/a"
-	if w := s.do(t, http.MethodGet, one, ""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "certificate") {
+	if w := s.do(t, http.MethodGet, one, ""); w.Code != http.StatusInternalServerError ||
+		!strings.Contains(w.Body.String(), "certificate") {
 		t.Errorf("by authorities of another webhook: %d %s", w.Code, w.Body)
 	}
 	trust(right)
 	if w := s.do(t, http.MethodGet, one, ""); w.Code != http.StatusOK {
 		t.Errorf("by the right authorities: %d %s", w.Code, w.Body)
 	}
-	w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"new"}}`, "Content-Type", "application/merge-patch+json")
+	w := s.do(t, http.MethodPatch, crontabPath("v1")+"/a", `{"spec":{"schedule":"new"}}`, "Content-Type",
+		"application/merge-patch+json")
 	if w.Code != http.StatusOK {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	for i, events := range watches {
 		event, open := <-events.ResultChan()
-		if !open || event.Type != apiwatch.Modified || !strings.Contains(fmt.Sprint(event.Object.(*unstructured.Unstructured).Object["spec"]), "new") {
+		if !open || event.Type != apiwatch.Modified ||
+			!strings.Contains(fmt.Sprint(event.Object.(*unstructured.Unstructured).Object["spec"]), "new") {
 			t.Fatalf("watch %d: open is %v, %v", i, open, event)
 		}
 	}
 	s.change(t, crontabs, func(crd *apiextensionsv1.CustomResourceDefinition) {
-		crd.Spec.Versions[0].AdditionalPrinterColumns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Zone", Type: "string", JSONPath: ".spec.zone"}}
+		crd.Spec.Versions[0].AdditionalPrinterColumns = []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Zone",
+			Type: "string", JSONPath: ".spec.zone"}}
 	})
 	for i, events := range watches {
 		if event, open := <-events.ResultChan(); open {
@@ -291,7 +302,8 @@ func otherAuthority(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "other"}, IsCA: true, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "other"}, IsCA: true,
+		NotAfter: time.Now().Add(time.Hour)}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +319,8 @@ func TestConversion_IsMadeAnewAfterAChangeOfTheSpec(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		c := newConverter(t)
 		s.defineConverted(t, c)
-		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"),
+			crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		reads := map[string]string{
@@ -329,14 +342,16 @@ func TestConversion_IsMadeAnewAfterAChangeOfTheSpec(t *testing.T) {
 		c.spoil.Store(&change)
 		var webhook *apiextensionsv1.CustomResourceConversion
 		s.change(t, crontabs, func(crd *apiextensionsv1.CustomResourceDefinition) {
-			webhook, crd.Spec.Conversion = crd.Spec.Conversion, &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
+			webhook, crd.Spec.Conversion = crd.Spec.Conversion,
+				&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 		})
 		if w := s.do(t, http.MethodGet, reads["GET"], ""); w.Code != http.StatusOK {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		s.change(t, crontabs, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Conversion = webhook })
 		for name, path := range reads {
-			if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "of another mind") {
+			if w := s.do(t, http.MethodGet, path, ""); w.Code != http.StatusOK ||
+				!strings.Contains(w.Body.String(), "of another mind") {
 				t.Errorf("%s: %d %s", name, w.Code, w.Body)
 			}
 		}
@@ -483,7 +498,9 @@ func TestDefinition_ManyAtOnce(t *testing.T) {
 }
 
 // change updates the definition with the name. Controllers may update its status meanwhile.
-func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition)) (updated *apiextensionsv1.CustomResourceDefinition) {
+func (s *server) change(
+	t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition),
+) (updated *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	definitions := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -513,12 +530,14 @@ func TestRequest_KeepsItsDefinition(t *testing.T) {
 			want               int
 		}{
 			{"read", http.MethodGet, "", nil, http.StatusOK},
-			{"write", http.MethodPatch, `{"spec":{"image":"i"}}`, []string{"Content-Type", "application/merge-patch+json"}, http.StatusNotFound},
+			{"write", http.MethodPatch, `{"spec":{"image":"i"}}`, []string{"Content-Type", "application/merge-patch+json"},
+				http.StatusNotFound},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				c := newConverter(t)
 				s.defineConverted(t, c)
-				if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+				if w := s.do(t, http.MethodPost, crontabPath("v1"),
+					crontab("v1", "a", `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 					t.Fatalf("%d %s", w.Code, w.Body)
 				}
 				// The first conversion drops v1beta1 from the definition.
@@ -563,10 +582,12 @@ func TestEncoding_FollowsTheStoredSchema(t *testing.T) {
 		s.defineConverted(t, c)
 		encodingOf := func(name string) string {
 			t.Helper()
-			if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
+			if w := s.do(t, http.MethodPost, crontabPath("v1"),
+				crontab("v1", name, `{"schedule":"* *"}`)); w.Code != http.StatusCreated {
 				t.Fatalf("%d %s", w.Code, w.Body)
 			}
-			record, _, err := s.store.Get(t.Context(), sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: name})
+			record, _, err := s.store.Get(t.Context(),
+				sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -584,7 +605,8 @@ func TestEncoding_FollowsTheStoredSchema(t *testing.T) {
 		}
 		s.change(t, "crontabs.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
 			spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-			spec.Properties["user"] = apiextensionsv1.JSONSchemaProps{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"root"`)}}
+			spec.Properties["user"] = apiextensionsv1.JSONSchemaProps{Type: "string",
+				Default: &apiextensionsv1.JSON{Raw: []byte(`"root"`)}}
 		})
 		if encoding := encodingOf("c"); encoding == first {
 			t.Error("the encoding stayed although there is a new default")

@@ -122,7 +122,9 @@ type openAPIPublisher struct {
 	published documents.Source
 }
 
-func newOpenAPIPublisher(r *resolver, service *documents.OpenAPI, build string, sources instances.SourceReader) *openAPIPublisher {
+func newOpenAPIPublisher(
+	r *resolver, service *documents.OpenAPI, build string, sources instances.SourceReader,
+) *openAPIPublisher {
 	return &openAPIPublisher{
 		resolver: r,
 		service:  service,
@@ -249,7 +251,9 @@ func (c *specCache) retain(hashes map[string]bool) {
 // get returns a spec as JSON. It builds the spec if the cache does not have it. It logs
 // the failure of a build and returns nil: the documents are then without this definition
 // only. It returns an error if the definition cannot be read now.
-func (c *specCache) get(ctx context.Context, d specInput, key specKey, build func(*apiextensionsv1.CustomResourceDefinition) (any, error)) ([]byte, error) {
+func (c *specCache) get(
+	ctx context.Context, d specInput, key specKey, build func(*apiextensionsv1.CustomResourceDefinition) (any, error),
+) ([]byte, error) {
 	c.mu.Lock()
 	packed, ok := c.byKey[key]
 	c.mu.Unlock()
@@ -299,9 +303,11 @@ func (c *specCache) read(ctx context.Context, d specInput) (*apiextensionsv1.Cus
 func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, definitions []specInput) ([]byte, error) {
 	whole, partial := &spec3.OpenAPI{}, error(nil)
 	for _, d := range definitions {
-		text, err := c.get(ctx, d, specKey{d.hash, gv.Version}, func(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
-			return builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: instances.SelectableFieldsEnabled()})
-		})
+		text, err := c.get(ctx, d, specKey{d.hash, gv.Version},
+			func(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
+				return builder.BuildOpenAPIV3(crd, gv.Version,
+					builder.Options{IncludeSelectableFields: instances.SelectableFieldsEnabled()})
+			})
 		if err != nil {
 			partial = addMissing(ctx, partial, d, err)
 		}
@@ -314,7 +320,8 @@ func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, defini
 		}
 		merged, err := builder.MergeSpecsV3(whole, part)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "The OpenAPI document is without a definition", "definition", d.crd.Name, "path", gv)
+			klog.FromContext(ctx).Error(err, "The OpenAPI document is without a definition", "definition", d.crd.Name, "path",
+				gv)
 			continue
 		}
 		merged.Version, merged.Info = part.Version, part.Info
@@ -326,7 +333,8 @@ func (c *specCache) mergedV3(ctx context.Context, gv schema.GroupVersion, defini
 
 // addMissing adds a definition that could not be read to the error of a partial document.
 func addMissing(ctx context.Context, partial error, d specInput, err error) error {
-	klog.FromContext(ctx).V(2).Info("A definition is missing from the OpenAPI documents for now", "definition", d.crd.Name, "err", err)
+	klog.FromContext(ctx).V(2).Info("A definition is missing from the OpenAPI documents for now", "definition", d.crd.Name,
+		"err", err)
 	return errors.Join(partial, fmt.Errorf("crd: %s: %w", d.crd.Name, documents.ErrPartial))
 }
 
@@ -360,7 +368,8 @@ func buildV2(crd *apiextensionsv1.CustomResourceDefinition) (any, error) {
 		if !v.Served {
 			continue
 		}
-		part, err := builder.BuildOpenAPIV2(crd, v.Name, builder.Options{V2: true, IncludeSelectableFields: instances.SelectableFieldsEnabled()})
+		part, err := builder.BuildOpenAPIV2(crd, v.Name,
+			builder.Options{V2: true, IncludeSelectableFields: instances.SelectableFieldsEnabled()})
 		if err != nil {
 			return nil, err
 		}

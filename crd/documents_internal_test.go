@@ -26,7 +26,8 @@ func TestSpecCache_BuildsOnce(t *testing.T) {
 	definitions := []specInput{
 		{definitionAt(1, "a", 1), "good"}, {definitionAt(1, "b", 1), "bad"}, {definitionAt(1, "c", 1), "gone"},
 	}
-	packed, err := documents.Compress([]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
+	packed, err := documents.Compress(
+		[]byte(`{"openapi":"3.0.0","info":{"title":"t","version":"v"},"paths":{"/apis/example.com/v1/widgets":{}},"components":{"schemas":{"W":{"type":"object"}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,8 @@ func TestOpenAPIPublisher_PublishesChanges(t *testing.T) {
 	publish := func(revision int, generation int64, change func(*apiextensionsv1.CustomResourceDefinition)) string {
 		crd := definitionAt(revision, "a", generation)
 		crd.Annotations = nil
-		crd.Spec.Versions[0].Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
+		crd.Spec.Versions[0].Schema =
+			&apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
 		change(crd)
 		instances.Strip(crd)
 		r.put(crd, false)

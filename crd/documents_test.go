@@ -52,17 +52,21 @@ func testDiscovery(t *testing.T, s *server) {
 		t.Errorf("widgets (-want +got):\n%s", diff)
 	}
 
-	aggregated := s.do(t, http.MethodGet, "/apis", "", "Accept", "application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io").Body.String()
+	aggregated := s.do(t, http.MethodGet, "/apis", "", "Accept",
+		"application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io").Body.String()
 	if !strings.Contains(aggregated, `"responseKind":{"group":"example.com","version":"v1","kind":"Widget"}`) {
 		t.Errorf("aggregated discovery: %s", aggregated)
 	}
 
-	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}); err != nil {
+	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "widgets.example.com",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.Eventually(t, "the end of the group", func() bool {
 		groups, err := s.discovery.ServerGroups()
-		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
+		return err == nil && !slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool {
+			return g.Name == "example.com"
+		})
 	})
 }
 
@@ -76,8 +80,12 @@ func TestDiscovery_WaitsForDefinitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue})
-	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue})
+	apihelpers.SetCRDCondition(crd,
+		apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
+			Status: apiextensionsv1.ConditionTrue})
+	apihelpers.SetCRDCondition(crd,
+		apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established,
+			Status: apiextensionsv1.ConditionTrue})
 	crd.Status.AcceptedNames = crd.Spec.Names
 	if _, err := definitions.UpdateStatus(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -125,7 +133,8 @@ func testOpenAPI(t *testing.T, s *server) {
 		t.Error("version 3 has no path of the scale subresource")
 	}
 	text := do(t, s.openapi, http.MethodGet, "/openapi/v2", "").Body.String()
-	for _, part := range []string{`"com.example.v1.Widget"`, `"com.example.v1beta1.CronTab"`, `"/apis/example.com/v1/namespaces/{namespace}/crontabs"`} {
+	for _, part := range []string{`"com.example.v1.Widget"`, `"com.example.v1beta1.CronTab"`,
+		`"/apis/example.com/v1/namespaces/{namespace}/crontabs"`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("version 2 lacks %s", part)
 		}
@@ -133,7 +142,9 @@ func testOpenAPI(t *testing.T, s *server) {
 
 	// A new definition changes the documents, although nothing polls.
 	before := strings.ReplaceAll(s.documentOf(t, "apis/example.com/v1"), "&", `\u0026`)
-	s.define(t, strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]", "[gd]").Replace(widgetDefinition))
+	s.define(t,
+		strings.NewReplacer("widgets", "gadgets", "widget", "gadget", "Widget", "Gadget", "[wd]",
+			"[gd]").Replace(widgetDefinition))
 	storetest.Eventually(t, "a changed document", func() bool {
 		return !strings.Contains(do(t, s.openapi, http.MethodGet, "/openapi/v3", "").Body.String(), before)
 	})

@@ -35,7 +35,9 @@ type cleaners struct {
 }
 
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
-func (c cleaners) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+func (c cleaners) GetCustomResourceListerCollectionDeleter(
+	crd *apiextensionsv1.CustomResourceDefinition,
+) (finalizer.ListerCollectionDeleter, error) {
 	// Upstream passes no context. The definition is read only if nobody has used its
 	// instances yet.
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
@@ -148,7 +150,9 @@ func (c *cleaner) page(ctx context.Context, size int64, from string) ([]instance
 
 // DeleteCollection deletes the instances of all namespaces, whatever namespace ctx has. The
 // finalizer does not read what it returns.
-func (c *cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions) (runtime.Object, error) {
+func (c *cleaner) DeleteCollection(
+	ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, _ *internalversion.ListOptions,
+) (runtime.Object, error) {
 	c.issued = true
 	return nil, c.calls.do(func() error { return c.deleteAll(ctx, validate, options) })
 }
@@ -156,7 +160,9 @@ func (c *cleaner) DeleteCollection(ctx context.Context, validate rest.ValidateOb
 // deleteAll deletes every instance that can be deleted, several at a time. It goes on after an
 // instance that cannot be deleted: the error tells how many instances could not be deleted, and why
 // the first could not. It becomes the message of a condition, so that its size is bounded.
-func (c *cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
+func (c *cleaner) deleteAll(
+	ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
+) error {
 	var failed atomic.Int64
 	var workers errgroup.Group
 	workers.SetLimit(cleanWorkers)
@@ -193,7 +199,9 @@ func (c *cleaner) deleteAll(ctx context.Context, validate rest.ValidateObjectFun
 // deleteOne deletes an instance. One that nobody can read, it deletes by its key: one in a version
 // that the definition does not have without a regard to finalizers, and one without finalizers that
 // can't be decoded, because the conversion webhook has gone before the definition.
-func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) error {
+func (c *cleaner) deleteOne(
+	ctx context.Context, i *instance, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
+) error {
 	if isEnding(i) {
 		return nil
 	}
@@ -203,7 +211,8 @@ func (c *cleaner) deleteOne(ctx context.Context, i *instance, validate rest.Vali
 	}
 	_, _, err := c.registry.Delete(ctx, i.Name, validate, options)
 	// What a webhook fails with has no reason; what can't be decoded otherwise is an internal error.
-	isUnreadable := err != nil && (apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
+	isUnreadable := err != nil &&
+		(apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsInternalError(err))
 	if isUnreadable && len(i.Finalizers) == 0 {
 		return c.deleteByKey(ctx, i)
 	}

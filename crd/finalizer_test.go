@@ -57,7 +57,8 @@ func (s *server) createMany(t *testing.T, instances, namespaces int, metadata st
 	for i := range instances {
 		creators.Go(func() error {
 			path := fmt.Sprintf("/apis/example.com/v1/namespaces/ns-%d/widgets", i%namespaces)
-			body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w%d"%s},"spec":{"size":3}}`, i, metadata)
+			body := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w%d"%s},"spec":{"size":3}}`,
+				i, metadata)
 			if w := s.do(t, http.MethodPost, path, body); w.Code != http.StatusCreated {
 				return fmt.Errorf("create: %d %s", w.Code, w.Body)
 			}
@@ -99,7 +100,8 @@ func TestFinalizer_CleaningIsLinear(t *testing.T) {
 			for _, item := range list.(*unstructured.UnstructuredList).Items {
 				if namespace := item.GetNamespace(); !seen.Has(namespace) {
 					seen.Insert(namespace)
-					if _, err := cleaner.DeleteCollection(request.WithNamespace(t.Context(), namespace), rest.ValidateAllObjectFunc, nil, nil); err != nil {
+					if _, err := cleaner.DeleteCollection(request.WithNamespace(t.Context(), namespace), rest.ValidateAllObjectFunc,
+						nil, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -144,7 +146,8 @@ func TestCleaning_GoesOnAfterAFailure(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := cleaner.DeleteCollection(t.Context(), refuse, nil, nil); err == nil || !strings.Contains(err.Error(), "not this one") {
+		if _, err := cleaner.DeleteCollection(t.Context(), refuse, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "not this one") {
 			t.Errorf("the failure was not reported: %v", err)
 		}
 		left, err := s.dynamic.Resource(widgets).List(t.Context(), metav1.ListOptions{})
@@ -204,7 +207,9 @@ func testWatchesSeeEveryDelete(t *testing.T, s *server, watched ...*server) {
 	}
 	for _, on := range watched {
 		on.await(t, definition.Name, gone)
-		storetest.Eventually(t, "404", func() bool { return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound })
+		storetest.Eventually(t, "404", func() bool {
+			return on.do(t, http.MethodGet, widgetPath, "").Code == http.StatusNotFound
+		})
 	}
 	for i, events := range all {
 		seen := map[apiwatch.EventType]int{}
@@ -225,8 +230,10 @@ func (s *server) leftBehind(t *testing.T, version string, names ...string) {
 		uid := "uid-" + name
 		if _, err := s.store.Commit(t.Context(), sqlstore.Write{
 			Op: sqlstore.Create, UID: uid, Encoding: "another",
-			Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default", Name: name},
-			Value: fmt.Appendf(nil, `{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q,"namespace":"default","uid":%q,"finalizers":["example.com/f"]},"spec":{"size":3}}`, version, name, uid),
+			Key: sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default",
+				Name: name},
+			Value: fmt.Appendf(nil,
+				`{"apiVersion":"example.com/%s","kind":"Widget","metadata":{"name":%q,"namespace":"default","uid":%q,"finalizers":["example.com/f"]},"spec":{"size":3}}`, version, name, uid),
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -259,15 +266,18 @@ func TestDefinition_GoesWithoutItsWebhook(t *testing.T) {
 		c := newConverter(t)
 		c.refuse.Store(new("a"))
 		s.defineConverted(t, c)
-		crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "crontabs.example.com", metav1.GetOptions{})
+		crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "crontabs.example.com",
+			metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		key := sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default", Name: "a"}
+		key := sqlstore.Key{Group: "example.com", Resource: "crontabs", Owner: sqlstore.Custom, Namespace: "default",
+			Name: "a"}
 		write := func(op sqlstore.Op, replaces int64, finalizers string) int64 {
 			t.Helper()
-			o, err := s.store.Commit(t.Context(), sqlstore.Write{Op: op, Key: key, UID: "uid-a", Encoding: "another", Replaces: replaces, Value: []byte(
-				`{"apiVersion":"example.com/v1beta1","kind":"CronTab","metadata":{"name":"a","namespace":"default","uid":"uid-a","finalizers":[` + finalizers + `]}}`)})
+			o, err := s.store.Commit(t.Context(),
+				sqlstore.Write{Op: op, Key: key, UID: "uid-a", Encoding: "another", Replaces: replaces, Value: []byte(
+					`{"apiVersion":"example.com/v1beta1","kind":"CronTab","metadata":{"name":"a","namespace":"default","uid":"uid-a","finalizers":[` + finalizers + `]}}`)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +288,8 @@ func TestDefinition_GoesWithoutItsWebhook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err == nil || !strings.Contains(err.Error(), "refused") {
+		if _, err := cleaner.DeleteCollection(t.Context(), nil, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "refused") {
 			t.Errorf("an instance with a finalizer: %v", err)
 		}
 		write(sqlstore.Update, revision, "")
@@ -336,7 +347,8 @@ func TestDefinition_CollectionGoesWithItsInstances(t *testing.T) {
 	onDatabases(t, func(t *testing.T, s *server) {
 		crd := s.define(t, widgetDefinition)
 		s.create(t, widget(t, "w", `{"size":3}`))
-		if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().DeleteCollection(t.Context(),
+			metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		s.await(t, crd.Name, gone)

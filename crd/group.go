@@ -57,10 +57,12 @@ func newGroup(d process.Dependencies) (*group, error) {
 	g.codecs = handlers.NewCodecs(g.scheme)
 	var err error
 	stored := definitionStorage{storage.GroupResources(g.scheme, g.codecs, d.EffectiveVersion, definitions)}
-	if g.rest, err = customresourcedefinition.NewREST(g.scheme, storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
+	if g.rest, err = customresourcedefinition.NewREST(g.scheme,
+		storage.NewRESTOptionsGetter(d.Storage, stored)); err != nil {
 		return nil, fmt.Errorf("crd: storage of definitions: %w", err)
 	}
-	g.rest.CreateStrategy, g.rest.UpdateStrategy = definitionCreation{g.rest.CreateStrategy}, definitionUpdate{g.rest.UpdateStrategy}
+	g.rest.CreateStrategy, g.rest.UpdateStrategy = definitionCreation{g.rest.CreateStrategy},
+		definitionUpdate{g.rest.UpdateStrategy}
 	var ok bool
 	if g.store, ok = g.rest.Storage.Storage.(*storage.Store); !ok {
 		return nil, fmt.Errorf("crd: storage of definitions is a %T", g.rest.Storage.Storage)
@@ -73,7 +75,9 @@ func newGroup(d process.Dependencies) (*group, error) {
 type definitionStorage struct{ storage.Resources }
 
 // StoreConfig implements storage.Resources.
-func (s definitionStorage) StoreConfig(gr schema.GroupResource, example apiruntime.Object) (storage.Config, apiruntime.GroupVersioner, error) {
+func (s definitionStorage) StoreConfig(
+	gr schema.GroupResource, example apiruntime.Object,
+) (storage.Config, apiruntime.GroupVersioner, error) {
 	config, versioner, err := s.Resources.StoreConfig(gr, example)
 	config.Generation = instances.Generation
 	config.Contents = func(name string) *sqlstore.Resource {
@@ -122,7 +126,10 @@ func (s definitionUpdate) PrepareForUpdate(ctx context.Context, object, old apir
 type definitionREST struct{ *customresourcedefinition.REST }
 
 // DeleteCollection implements rest.CollectionDeleter.
-func (r definitionREST) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, selected *internalversion.ListOptions) (apiruntime.Object, error) {
+func (r definitionREST) DeleteCollection(
+	ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
+	selected *internalversion.ListOptions,
+) (apiruntime.Object, error) {
 	list, err := r.List(ctx, selected)
 	if err != nil {
 		return nil, err
@@ -153,7 +160,9 @@ func (g *group) api(d process.Dependencies, delegate http.Handler) (*handlers.AP
 	if err != nil {
 		return nil, nil, err
 	}
-	tables, err := query.NewBuiltinTables([]handlers.Group{served}, func(schema.GroupResource) *storage.Store { return g.store }, schemas)
+	tables, err := query.NewBuiltinTables([]handlers.Group{served}, func(schema.GroupResource) *storage.Store {
+		return g.store
+	}, schemas)
 	return api, tables, err
 }
 
@@ -213,7 +222,8 @@ func (g *group) IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResou
 		return false, err
 	}
 	now, err := instances.DecodeStripped(text.Body(), text.ResourceVersion())
-	return err == nil && (now.UID != crd.UID || now.Annotations[instances.SpecHash] != crd.Annotations[instances.SpecHash]), err
+	return err == nil &&
+		(now.UID != crd.UID || now.Annotations[instances.SpecHash] != crd.Annotations[instances.SpecHash]), err
 }
 
 // Source implements instances.SourceReader. The source costs little memory: it refers

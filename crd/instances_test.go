@@ -48,9 +48,10 @@ func TestInstance_IsPrunedAndDefaulted(t *testing.T) {
 		}
 		want := map[string]any{
 			"size": 3.0, "replicas": 1.0, "color": "red", "note": nil, "port": "http",
-			"free":     map[string]any{"anything": map[string]any{"goes": true}},
-			"parts":    []any{map[string]any{"name": "x", "weight": 1.0}},
-			"template": map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p"}, "spec": map[string]any{"any": 1.0}},
+			"free":  map[string]any{"anything": map[string]any{"goes": true}},
+			"parts": []any{map[string]any{"name": "x", "weight": 1.0}},
+			"template": map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p"},
+				"spec": map[string]any{"any": 1.0}},
 		}
 		if diff := cmp.Diff(want, spec(t, w.Body.Bytes())); diff != "" {
 			t.Errorf("create answers (-want +got):\n%s", diff)
@@ -148,17 +149,27 @@ func testInvalidInstancesAreRefused(t *testing.T, s *server) {
 		message                  string
 	}{
 		{"missing", http.MethodPost, widgetPath, widget(t, "x", `{}`), 422, "spec.size: Required value"},
-		{"range", http.MethodPost, widgetPath, widget(t, "x", `{"size": 11}`), 422, "spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10"},
-		{"type", http.MethodPost, widgetPath, widget(t, "x", `{"size": "3"}`), 422, `spec.size: Invalid value: "string": spec.size in body must be of type integer: "string"`},
-		{"enum", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "color": "pink"}`), 422, `Unsupported value: "pink": supported values: "red", "green", "blue"`},
-		{"set", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "tags": ["a", "a"]}`), 422, `spec.tags[1]: Duplicate value: "a"`},
-		{"map", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "parts": [{"name": "a"}, {"name": "a"}]}`), 422, `Duplicate value`},
+		{"range", http.MethodPost, widgetPath, widget(t, "x", `{"size": 11}`), 422,
+			"spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10"},
+		{"type", http.MethodPost, widgetPath, widget(t, "x", `{"size": "3"}`), 422,
+			`spec.size: Invalid value: "string": spec.size in body must be of type integer: "string"`},
+		{"enum", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "color": "pink"}`), 422,
+			`Unsupported value: "pink": supported values: "red", "green", "blue"`},
+		{"set", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "tags": ["a", "a"]}`), 422,
+			`spec.tags[1]: Duplicate value: "a"`},
+		{"map", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "parts": [{"name": "a"}, {"name": "a"}]}`), 422,
+			`Duplicate value`},
 		{"rule", http.MethodPost, widgetPath, widget(t, "x", `{"size": 3, "replicas": 4}`), 422, "more replicas than size"},
-		{"transition rule", http.MethodPut, widgetPath + "/big", "", 422, "spec.size: Invalid value: a big size may not shrink"},
-		{"kind", http.MethodPost, widgetPath, `{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"x"}}`, 422, `kind: Invalid value: "Gadget": must be Widget`},
+		{"transition rule", http.MethodPut, widgetPath + "/big", "", 422,
+			"spec.size: Invalid value: a big size may not shrink"},
+		{"kind", http.MethodPost, widgetPath, `{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"x"}}`, 422,
+			`kind: Invalid value: "Gadget": must be Widget`},
 		{"name", http.MethodPost, widgetPath, widget(t, "No Name", `{"size": 3}`), 422, "metadata.name"},
-		{"metadata", http.MethodPost, widgetPath, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"x","labels":{"a":1}},"spec":{"size":1}}`, 400, ""},
-		{"strict", http.MethodPost, widgetPath + "?fieldValidation=Strict", widget(t, "x", `{"size": 3, "unknown": 1, "size": 4}`), 400, `strict decoding error`},
+		{"metadata", http.MethodPost, widgetPath,
+			`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"x","labels":{"a":1}},"spec":{"size":1}}`, 400,
+			""},
+		{"strict", http.MethodPost, widgetPath + "?fieldValidation=Strict",
+			widget(t, "x", `{"size": 3, "unknown": 1, "size": 4}`), 400, `strict decoding error`},
 		{"subresource", http.MethodGet, widgetPath + "/big/log", "", 404, ""},
 		{"version", http.MethodGet, "/apis/example.com/v2/widgets", "", 404, ""},
 		{"scope", http.MethodPost, "/apis/example.com/v1/widgets", widget(t, "x", `{"size": 3}`), 404, ""},
@@ -226,14 +237,16 @@ func TestInstance_StatusAndScale(t *testing.T) {
 
 func testStatusAndScale(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
-	created := s.create(t, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":5},"status":{"phase":"made up"}}`)
+	created := s.create(t,
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":5},"status":{"phase":"made up"}}`)
 	if _, ok := created.Object["status"]; ok {
 		t.Error("a status was created through the main resource")
 	}
 	client := s.dynamic.Resource(widgets).Namespace("default")
 	merge := func(patch string, subresources ...string) *unstructured.Unstructured {
 		t.Helper()
-		u, err := client.Patch(t.Context(), "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "m"}, subresources...)
+		u, err := client.Patch(t.Context(), "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "m"},
+			subresources...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,11 +284,13 @@ func testStatusAndScale(t *testing.T, s *server) {
 	if got, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas"); got != 4 {
 		t.Errorf("scaled to %d", got)
 	}
-	w := s.do(t, http.MethodPatch, widgetPath+"/a/scale", `{"spec":{"replicas":7}}`, "Content-Type", string(types.MergePatchType))
+	w := s.do(t, http.MethodPatch, widgetPath+"/a/scale", `{"spec":{"replicas":7}}`, "Content-Type",
+		string(types.MergePatchType))
 	if w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "more replicas than size") {
 		t.Errorf("scaled past its rule: %d %s", w.Code, w.Body)
 	}
-	if w := s.do(t, http.MethodGet, widgetPath+"/a/scale", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"); !strings.Contains(w.Body.String(), `"Desired"`) {
+	if w := s.do(t, http.MethodGet, widgetPath+"/a/scale", "", "Accept",
+		"application/json;as=Table;v=v1;g=meta.k8s.io"); !strings.Contains(w.Body.String(), `"Desired"`) {
 		t.Errorf("scale as a table: %s", w.Body)
 	}
 }
@@ -289,7 +304,8 @@ func testApply(t *testing.T, s *server) {
 	s.define(t, widgetDefinition)
 	client := s.dynamic.Resource(widgets).Namespace("default")
 	apply := func(manager, text string) (*unstructured.Unstructured, error) {
-		return client.Apply(t.Context(), "a", object(t, "{apiVersion: example.com/v1, kind: Widget, metadata: {name: a}, spec: "+text+"}"),
+		return client.Apply(t.Context(), "a",
+			object(t, "{apiVersion: example.com/v1, kind: Widget, metadata: {name: a}, spec: "+text+"}"),
 			metav1.ApplyOptions{FieldManager: manager})
 	}
 	if _, err := apply("one", "{size: 3, tags: [old], parts: [{name: p, weight: 1}]}"); err != nil {
@@ -303,10 +319,12 @@ func testApply(t *testing.T, s *server) {
 	if diff := cmp.Diff([]any{"old", "new"}, got["tags"]); diff != "" {
 		t.Errorf("a set is merged (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{map[string]any{"name": "p", "weight": int64(1)}, map[string]any{"name": "q"}}, got["parts"]); diff != "" {
+	if diff := cmp.Diff([]any{map[string]any{"name": "p", "weight": int64(1)}, map[string]any{"name": "q"}},
+		got["parts"]); diff != "" {
 		t.Errorf("a list of maps is merged by its key (-want +got):\n%s", diff)
 	}
-	if _, err := apply("two", "{size: 4, tags: [new]}"); err == nil || !strings.Contains(err.Error(), `conflict with "one": .spec.size`) {
+	if _, err := apply("two", "{size: 4, tags: [new]}"); err == nil ||
+		!strings.Contains(err.Error(), `conflict with "one": .spec.size`) {
 		t.Errorf("a conflict: %v", err)
 	}
 	if u, err = apply("one", "{size: 3}"); err != nil {
@@ -351,7 +369,8 @@ func TestInstance_FieldSelectorsAndWatches(t *testing.T) {
 		if got != "ADDED b, ADDED a, DELETED b" && got != "ADDED b, DELETED b, ADDED a" {
 			t.Errorf("blue ones: %s", got)
 		}
-		if _, err := client.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.size=3"}); !apierrors.IsBadRequest(err) {
+		if _, err := client.List(t.Context(),
+			metav1.ListOptions{FieldSelector: "spec.size=3"}); !apierrors.IsBadRequest(err) {
 			t.Errorf("a list by a field that is not selectable: %v", err)
 		}
 	})
@@ -397,11 +416,13 @@ func TestSelectableFields_Change(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
 		s.define(t, widgetDefinition)
-		for name, spec := range map[string]string{"a": `{"size":3}`, "b": `{"size":3,"color":"green"}`, "c": `{"size":4,"color":"red"}`} {
+		for name, spec := range map[string]string{"a": `{"size":3}`, "b": `{"size":3,"color":"green"}`,
+			"c": `{"size":4,"color":"red"}`} {
 			s.create(t, widget(t, name, spec))
 		}
 		s.expectSelected(t, map[string]string{
-			"spec.color=red": "a c", "spec.color=green": "b", "spec.color=blue": "", "spec.color!=red": "b", "spec.color=red,metadata.name=c": "c",
+			"spec.color=red": "a c", "spec.color=green": "b", "spec.color=blue": "", "spec.color!=red": "b",
+			"spec.color=red,metadata.name=c": "c",
 		})
 		client := s.dynamic.Resource(widgets).Namespace("default")
 		events, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.color=green", ResourceVersion: "0"})
@@ -411,7 +432,8 @@ func TestSelectableFields_Change(t *testing.T) {
 		paint := func(name, color string) {
 			t.Helper()
 			patch := fmt.Sprintf(`{"spec":{"color":%q}}`, color)
-			if _, err := client.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			if _, err := client.Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -427,14 +449,17 @@ func TestSelectableFields_Change(t *testing.T) {
 		s.expectSelected(t, map[string]string{"spec.color=red": "a b", "spec.color=green": "c"})
 
 		s.redefine(t, func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
-			v.SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.size"}, {JSONPath: ".spec.flavor"}, {JSONPath: ".spec.new"}}
+			v.SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.size"}, {JSONPath: ".spec.flavor"},
+				{JSONPath: ".spec.new"}}
 			properties := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties
-			properties["flavor"] = apiextensionsv1.JSONSchemaProps{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"plain"`)}}
+			properties["flavor"] = apiextensionsv1.JSONSchemaProps{Type: "string",
+				Default: &apiextensionsv1.JSON{Raw: []byte(`"plain"`)}}
 			properties["new"] = apiextensionsv1.JSONSchemaProps{Type: "boolean"}
 		})
 		s.create(t, widget(t, "d", `{"size":4,"flavor":"sweet","new":true}`))
 		s.expectSelected(t, map[string]string{
-			"spec.size=3": "a b", "spec.size=4": "c d", "spec.flavor=plain": "a b c", "spec.flavor=sweet": "d", "spec.new=true": "d", "spec.size=4,spec.new=true": "d",
+			"spec.size=3": "a b", "spec.size=4": "c d", "spec.flavor=plain": "a b c", "spec.flavor=sweet": "d",
+			"spec.new=true": "d", "spec.size=4,spec.new=true": "d",
 		})
 		if w := s.do(t, http.MethodGet, widgetPath+"?fieldSelector=spec.color%3Dred", ""); w.Code != http.StatusBadRequest {
 			t.Errorf("by a field that can't be selected by any more: %d %s", w.Code, w.Body)
@@ -442,8 +467,8 @@ func TestSelectableFields_Change(t *testing.T) {
 	})
 }
 
-// TestLabels_FollowTheConversion: a webhook may change labels. A selector of a version that is not stored selects by what the
-// webhook answers.
+// TestLabels_FollowTheConversion: a webhook may change labels. A selector of a version that is not stored selects by
+// what the webhook answers.
 func TestLabels_FollowTheConversion(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
@@ -466,11 +491,13 @@ func TestLabels_FollowTheConversion(t *testing.T) {
 			want           int
 		}{{"v1", "user", 1}, {"v1", "webhook", 0}, {"v1beta1", "user", 0}, {"v1beta1", "webhook", 1}} {
 			const metadata = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-			for _, accept := range []string{"application/json", "application/json;" + metadata, "application/vnd.kubernetes.protobuf;" + metadata} {
+			for _, accept := range []string{"application/json", "application/json;" + metadata,
+				"application/vnd.kubernetes.protobuf;" + metadata} {
 				w := s.do(t, http.MethodGet, crontabPath(test.version)+"?labelSelector=by%3D"+test.label, "", "Accept", accept)
 				got, shown := strings.Count(w.Body.String(), "default"), strings.Contains(w.Body.String(), test.label)
 				if got != test.want || shown != (test.want > 0) {
-					t.Errorf("%s by the label %s as %s: %d objects, want %d: %s", test.version, test.label, accept, got, test.want, w.Body)
+					t.Errorf("%s by the label %s as %s: %d objects, want %d: %s", test.version, test.label, accept, got, test.want,
+						w.Body)
 				}
 			}
 		}
@@ -480,7 +507,9 @@ func TestLabels_FollowTheConversion(t *testing.T) {
 // redefine changes a version of the definition of widgets.
 func (s *server) redefine(t *testing.T, change func(*apiextensionsv1.CustomResourceDefinitionVersion)) {
 	t.Helper()
-	s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) { change(&crd.Spec.Versions[0]) })
+	s.change(t, "widgets.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
+		change(&crd.Spec.Versions[0])
+	})
 }
 
 // BenchmarkSelect lists ten of 10,000 widgets: by a field, for which there is an index, and
@@ -516,10 +545,12 @@ func (s *server) fill(b *testing.B, n, every int) {
 		}
 		name := fmt.Sprintf("w%d", i)
 		writers.Go(func() error {
-			value := fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"color":%[2]q},"name":%[1]q,"namespace":"default"},"spec":{"color":%[2]q,"size":3}}`, name, color)
+			value := fmt.Sprintf(
+				`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"color":%[2]q},"name":%[1]q,"namespace":"default"},"spec":{"color":%[2]q,"size":3}}`, name, color)
 			_, err := s.store.Commit(b.Context(), sqlstore.Write{
-				Op:    sqlstore.Create,
-				Key:   sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default", Name: name},
+				Op: sqlstore.Create,
+				Key: sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Namespace: "default",
+					Name: name},
 				Value: []byte(value),
 			})
 			return err
@@ -530,8 +561,8 @@ func (s *server) fill(b *testing.B, n, every int) {
 	}
 }
 
-// TestSelectableFields_FollowTheConversion: after a change of the storage version, objects that are stored in the earlier one
-// are selected by the values that the webhook converts them to.
+// TestSelectableFields_FollowTheConversion: after a change of the storage version, objects that are stored in the
+// earlier one are selected by the values that the webhook converts them to.
 func TestSelectableFields_FollowTheConversion(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, s *server) {
@@ -549,11 +580,13 @@ func TestSelectableFields_FollowTheConversion(t *testing.T) {
 		s.change(t, "crontabs.example.com", func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Spec.Versions[1].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".spec.schedule"}}
 		})
-		if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", "a", `{"schedule":"stored"}`)); w.Code != http.StatusCreated {
+		if w := s.do(t, http.MethodPost, crontabPath("v1"),
+			crontab("v1", "a", `{"schedule":"stored"}`)); w.Code != http.StatusCreated {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		s.change(t, "crontabs.example.com", storeLast)
-		client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1beta1", Resource: "crontabs"}).Namespace("default")
+		client := s.dynamic.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1beta1",
+			Resource: "crontabs"}).Namespace("default")
 		selected := metav1.ListOptions{FieldSelector: "spec.schedule=converted"}
 		list, err := client.List(t.Context(), selected)
 		if err != nil {
@@ -569,7 +602,8 @@ func TestSelectableFields_FollowTheConversion(t *testing.T) {
 		}
 		defer events.Stop()
 		changed := crontab("v1beta1", "a", `{"schedule":"other"}`)
-		if w := s.do(t, http.MethodPatch, crontabPath("v1beta1")+"/a", changed, "Content-Type", "application/merge-patch+json"); w.Code != http.StatusOK {
+		if w := s.do(t, http.MethodPatch, crontabPath("v1beta1")+"/a", changed, "Content-Type",
+			"application/merge-patch+json"); w.Code != http.StatusOK {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		// Where a is not noticed, this ends the wait for it.
@@ -593,22 +627,30 @@ func TestSelectableFields_AreSharedByVersions(t *testing.T) {
 		check := func(made *apiextensionsv1.CustomResourceDefinition, generation int64) {
 			t.Helper()
 			for i, v := range made.Spec.Versions {
-				if want := crd.Spec.Versions[i].SelectableFields; !slices.Equal(v.SelectableFields, want) || made.Generation != generation {
-					t.Errorf("%s has %v at generation %d, want %v at %d", v.Name, v.SelectableFields, made.Generation, want, generation)
+				if want := crd.Spec.Versions[i].SelectableFields; !slices.Equal(v.SelectableFields, want) ||
+					made.Generation != generation {
+					t.Errorf("%s has %v at generation %d, want %v at %d", v.Name, v.SelectableFields, made.Generation, want,
+						generation)
 				}
 			}
 		}
 		check(made, 1)
-		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Labels = map[string]string{"a": "b"} }), 1)
-		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Names.ShortNames = []string{"ct"} }), 2)
+		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Labels = map[string]string{"a": "b"}
+		}), 1)
+		check(s.change(t, crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Spec.Names.ShortNames = []string{"ct"}
+		}), 2)
 		for name, schedule := range map[string]string{"a": "1 *", "b": "2 *"} {
-			if w := s.do(t, http.MethodPost, crontabPath("v1"), crontab("v1", name, `{"schedule":"`+schedule+`"}`)); w.Code != http.StatusCreated {
+			if w := s.do(t, http.MethodPost, crontabPath("v1"),
+				crontab("v1", name, `{"schedule":"`+schedule+`"}`)); w.Code != http.StatusCreated {
 				t.Fatalf("%d %s", w.Code, w.Body)
 			}
 		}
 		for _, version := range []string{"v1", "v1beta1"} {
 			w := s.do(t, http.MethodGet, crontabPath(version)+"?fieldSelector=spec.schedule%3D2+*", "")
-			if body := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(body, `"name":"b"`) || strings.Contains(body, `"name":"a"`) {
+			if body := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(body, `"name":"b"`) ||
+				strings.Contains(body, `"name":"a"`) {
 				t.Errorf("selected in %s: %d %s", version, w.Code, body)
 			}
 		}

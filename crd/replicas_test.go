@@ -50,7 +50,9 @@ func TestReplicas_ServeWhatIsEstablished(t *testing.T) {
 		}
 		a.await(t, crd.Name, gone)
 		for _, s := range []*server{a, b} {
-			storetest.Eventually(t, "the end of "+crd.Name, func() bool { return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound })
+			storetest.Eventually(t, "the end of "+crd.Name, func() bool {
+				return s.do(t, http.MethodGet, path, "").Code == http.StatusNotFound
+			})
 		}
 	}
 }
@@ -113,7 +115,9 @@ func startReplicas(t *testing.T) (a, b *server, feed *lagging) {
 
 // duringHold makes a request of a replica whose feed does not show what change does on the other
 // one. It returns the answer, which the replica may give before or after its feed is released.
-func duringHold(t *testing.T, b *server, feed *lagging, change func(), method, path string, body func() string, header ...string) *httptest.ResponseRecorder {
+func duringHold(
+	t *testing.T, b *server, feed *lagging, change func(), method, path string, body func() string, header ...string,
+) *httptest.ResponseRecorder {
 	t.Helper()
 	release := feed.hold()
 	defer release()
@@ -152,7 +156,8 @@ func (s *server) remaining(t *testing.T) (keys []string) {
 func (s *server) undefine(t *testing.T) {
 	t.Helper()
 	const name = "widgets.example.com"
-	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.await(t, name, gone)
@@ -180,18 +185,22 @@ func TestReplicas_CreateOfATerminatingDefinition(t *testing.T) {
 	t.Parallel()
 	a, b, feed := startReplicas(t)
 	a.define(t, widgetDefinition)
-	b.do(t, http.MethodPost, widgetPath, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"kept","finalizers":["example.com/f"]},"spec":{"size":3}}`)
+	b.do(t, http.MethodPost, widgetPath,
+		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"kept","finalizers":["example.com/f"]},"spec":{"size":3}}`)
 	terminate := func() {
 		const name = "widgets.example.com"
-		if err := a.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		if err := a.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), name,
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w := duringHold(t, b, feed, terminate, http.MethodPost, widgetPath, late)
-	if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "while custom resource definition is terminating") {
+	if w.Code != http.StatusForbidden ||
+		!strings.Contains(w.Body.String(), "while custom resource definition is terminating") {
 		t.Errorf("create: %d %s", w.Code, w.Body)
 	}
-	w = b.do(t, http.MethodPatch, widgetPath+"/kept", `{"metadata":{"finalizers":null}}`, "Content-Type", "application/merge-patch+json")
+	w = b.do(t, http.MethodPatch, widgetPath+"/kept", `{"metadata":{"finalizers":null}}`, "Content-Type",
+		"application/merge-patch+json")
 	if w.Code != http.StatusOK {
 		t.Errorf("removal of a finalizer: %d %s", w.Code, w.Body)
 	}
@@ -236,13 +245,19 @@ func TestReplicas_WritesFollowTheSchema(t *testing.T) {
 		header                   []string
 	}{
 		// First, while the widget has the encoding that the other server would write: that server finds nothing to write.
-		{"patch of nothing else", http.MethodPatch, widgetPath + "/w", `{"spec":{"FIELD":"new"}}`, []string{"Content-Type", "application/merge-patch+json"}},
+		{"patch of nothing else", http.MethodPatch, widgetPath + "/w", `{"spec":{"FIELD":"new"}}`,
+			[]string{"Content-Type", "application/merge-patch+json"}},
 		{"create", http.MethodPost, widgetPath, widget(t, "created", `{"size":3,"FIELD":"new"}`), nil},
-		{"strict create", http.MethodPost, widgetPath + "?fieldValidation=Strict", widget(t, "strict", `{"size":3,"FIELD":"new"}`), nil},
-		{"warned create", http.MethodPost, widgetPath + "?fieldValidation=Warn", widget(t, "warned", `{"size":3,"FIELD":"new"}`), nil},
-		{"create warned of another field", http.MethodPost, widgetPath + "?fieldValidation=Warn", widget(t, "warned-2", `{"size":3,"FIELD":"new","unknown":1}`), nil},
-		{"patch", http.MethodPatch, widgetPath + "/w", `{"spec":{"FIELD":"new"}}`, []string{"Content-Type", "application/merge-patch+json"}},
-		{"apply", http.MethodPatch, widgetPath + "/applied?fieldManager=m", widget(t, "applied", `{"size":3,"FIELD":"new"}`), []string{"Content-Type", "application/apply-patch+yaml"}},
+		{"strict create", http.MethodPost, widgetPath + "?fieldValidation=Strict",
+			widget(t, "strict", `{"size":3,"FIELD":"new"}`), nil},
+		{"warned create", http.MethodPost, widgetPath + "?fieldValidation=Warn",
+			widget(t, "warned", `{"size":3,"FIELD":"new"}`), nil},
+		{"create warned of another field", http.MethodPost, widgetPath + "?fieldValidation=Warn",
+			widget(t, "warned-2", `{"size":3,"FIELD":"new","unknown":1}`), nil},
+		{"patch", http.MethodPatch, widgetPath + "/w", `{"spec":{"FIELD":"new"}}`,
+			[]string{"Content-Type", "application/merge-patch+json"}},
+		{"apply", http.MethodPatch, widgetPath + "/applied?fieldManager=m", widget(t, "applied", `{"size":3,"FIELD":"new"}`),
+			[]string{"Content-Type", "application/apply-patch+yaml"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var field string
@@ -279,7 +294,8 @@ func (s *server) addField(t *testing.T) (name string) {
 func (s *server) setNew(t *testing.T, widget string) (name string) {
 	t.Helper()
 	name = s.addField(t)
-	if w := s.do(t, http.MethodPatch, widgetPath+"/"+widget, `{"spec":{"`+name+`":"new"}}`, "Content-Type", "application/merge-patch+json"); w.Code != http.StatusOK {
+	if w := s.do(t, http.MethodPatch, widgetPath+"/"+widget, `{"spec":{"`+name+`":"new"}}`, "Content-Type",
+		"application/merge-patch+json"); w.Code != http.StatusOK {
 		t.Fatalf("patch: %d %s", w.Code, w.Body)
 	}
 	return name
@@ -370,14 +386,15 @@ func TestReplicas_ReadFromMemoryWhatAnotherProgramHasWritten(t *testing.T) {
 	}
 }
 
-// TestReplicas_FollowADefinitionThatIsReplaced: what a server has written by a definition that was deleted and created again,
-// another one shows whole, whatever its feed has seen.
+// TestReplicas_FollowADefinitionThatIsReplaced: what a server has written by a definition that was deleted and created
+// again, another one shows whole, whatever its feed has seen.
 func TestReplicas_FollowADefinitionThatIsReplaced(t *testing.T) {
 	t.Parallel()
 	a, b, feed := startReplicas(t)
 	a.define(t, widgetDefinition)
 	at := b.create(t, widget(t, "w", `{"size":3}`)).GetResourceVersion()
-	events, err := b.dynamic.Resource(widgets).Namespace("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: at})
+	events, err := b.dynamic.Resource(widgets).Namespace("default").Watch(t.Context(),
+		metav1.ListOptions{ResourceVersion: at})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +408,8 @@ func TestReplicas_FollowADefinitionThatIsReplaced(t *testing.T) {
 		t.Errorf("GET: %d %s", w.Code, w.Body)
 	}
 	for event := range events.ResultChan() { // ends with the definition
-		if text, _ := json.Marshal(event.Object); event.Type != apiwatch.Deleted && !strings.Contains(string(text), `"fresh":"new"`) {
+		if text, _ := json.Marshal(event.Object); event.Type != apiwatch.Deleted &&
+			!strings.Contains(string(text), `"fresh":"new"`) {
 			t.Errorf("%s %s", event.Type, text)
 		}
 	}

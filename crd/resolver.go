@@ -122,7 +122,9 @@ const maxReplaced = 5
 
 // version returns a definition and the handlers of one of its versions; nil if the
 // version is not served.
-func (r *resolver) version(ctx context.Context, name, version string) (*instances.Definition, *instances.Version, error) {
+func (r *resolver) version(
+	ctx context.Context, name, version string,
+) (*instances.Definition, *instances.Version, error) {
 	found, err := r.find(ctx, name, version)
 	for range maxReplaced {
 		if found == nil || err != nil {
@@ -152,7 +154,8 @@ func (r *resolver) find(ctx context.Context, name, version string) (*resolved, e
 		if _, err := r.store.Sync(ctx); err != nil {
 			return nil, err
 		}
-		if revision, loaded := r.store.CachedRevision(name); loaded && strconv.FormatInt(revision, 10) == found.CRD.ResourceVersion {
+		if revision, loaded := r.store.CachedRevision(name); loaded &&
+			strconv.FormatInt(revision, 10) == found.CRD.ResourceVersion {
 			return found.ifServes(version), nil
 		}
 	}

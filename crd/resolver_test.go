@@ -22,7 +22,8 @@ const sample = "widgets.example.com"
 // different spec.
 func definitionAt(revision int, uid string, generation int64) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: sample, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
+		ObjectMeta: metav1.ObjectMeta{Name: sample, UID: types.UID(uid), Generation: generation,
+			ResourceVersion: strconv.Itoa(revision)},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group:    "example.com",
 			Names:    apiextensionsv1.CustomResourceDefinitionNames{ShortNames: []string{strconv.FormatInt(generation, 10)}},
@@ -147,8 +148,8 @@ func TestResolver_IsNotStale(t *testing.T) {
 	}
 }
 
-// TestResolver_FollowsANewEpoch: a change of the definition was lost by a failover. The informer lists again, and shows an
-// older revision.
+// TestResolver_FollowsANewEpoch: a change of the definition was lost by a failover. The informer lists again, and shows
+// an older revision.
 func TestResolver_FollowsANewEpoch(t *testing.T) {
 	t.Parallel()
 	s := &fakeStore{crd: definitionAt(105, "a", 2), loaded: true}
@@ -204,7 +205,8 @@ func TestResolver_RetriesReplaced(t *testing.T) {
 		}
 		return nil, errRead
 	})
-	if _, _, err := r.version(t.Context(), sample, "v1"); !errors.Is(err, errRead) || !slices.Equal(asked, []string{"5", "6"}) {
+	if _, _, err := r.version(t.Context(), sample, "v1"); !errors.Is(err, errRead) ||
+		!slices.Equal(asked, []string{"5", "6"}) {
 		t.Errorf("read at %v: %v", asked, err)
 	}
 	r.env.Sources = sourceReader(func(string, string) (instances.Source, error) { return nil, instances.ErrReplaced })
@@ -223,7 +225,8 @@ func TestResolver_ReplacesHandlers(t *testing.T) {
 	t.Parallel()
 	r := newTestResolver(&fakeStore{})
 	first := r.put(definitionAt(5, "a", 1), false)
-	if late := r.put(definitionAt(4, "a", 2), false); late.Definition != first.Definition || late.handlers != first.handlers {
+	if late := r.put(definitionAt(4, "a", 2), false); late.Definition != first.Definition ||
+		late.handlers != first.handlers {
 		t.Error("an older state took the place of a newer one")
 	}
 	status := r.put(definitionAt(6, "a", 1), false)

@@ -126,7 +126,9 @@ func (s *Server) serveInstances(w http.ResponseWriter, req *http.Request, info *
 }
 
 // serveView answers a request by a view of its definition; err is why there is none.
-func (s *Server) serveView(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, v view, err error) bool {
+func (s *Server) serveView(
+	w http.ResponseWriter, req *http.Request, info *request.RequestInfo, v view, err error,
+) bool {
 	if err != nil {
 		s.fail(w, req, info, err)
 		return true
@@ -183,9 +185,9 @@ func (s *Server) write(w http.ResponseWriter, req *http.Request, info *request.R
 // has changed, the client gets no answer, and the server executes the request again. An attempt
 // that is answered with a 4xx wrote nothing, or a part of a collection was deleted.
 
-// So does a write that changes nothing, and a read of an instance that was written with another encoding, if the definition
-// is not the stored one any more (storage.Config.IsReplaced). Otherwise a replica would show an instance without the
-// fields that its own schema lacks.
+// So does a write that changes nothing, and a read of an instance that was written with another encoding, if the
+// definition is not the stored one any more (storage.Config.IsReplaced). Otherwise a replica would show an instance
+// without the fields that its own schema lacks.
 
 // maxAttempts bounds how often a request is executed. The client gets the answer to the last
 // attempt, which asks it to try again.

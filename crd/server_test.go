@@ -71,7 +71,8 @@ func TestAllFeatureGates_On(t *testing.T) {
 		"TestInstance_Invalid", "TestVersions_", "TestFinalizer_Watches", "TestStorageVersion_Watches",
 		"TestUnreadable_",
 	}
-	test := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^("+strings.Join(tests, "|")+")/^(sqlite)?$")
+	test := exec.CommandContext(t.Context(), os.Args[0], "-test.v",
+		"-test.run=^("+strings.Join(tests, "|")+")/^(sqlite)?$")
 	test.Env = append(os.Environ(), gatesVariable+"=AllAlpha=true,AllBeta=true")
 	out, err := test.CombinedOutput()
 	if err != nil {
@@ -136,12 +137,13 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dep
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Hour, // no watch ends by its timeout on a slow machine
 		},
-		Discovery:             discovery.NewDiscovery("127.0.0.1:0"),
-		OpenAPI:               documents,
-		Build:                 "test",
-		Loopback:              s.config,
-		ServiceResolver:       webhook.NewDefaultServiceResolver(),
-		WebhookAuthentication: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{}, noop.NewTracerProvider()),
+		Discovery:       discovery.NewDiscovery("127.0.0.1:0"),
+		OpenAPI:         documents,
+		Build:           "test",
+		Loopback:        s.config,
+		ServiceResolver: webhook.NewDefaultServiceResolver(),
+		WebhookAuthentication: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, &rest.Config{},
+			noop.NewTracerProvider()),
 	}
 	for _, adjust := range adjust {
 		adjust(&dependencies)
@@ -151,9 +153,12 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dep
 	}
 	s.handler = s.Server
 	if utilfeature.DefaultFeatureGate.Enabled(features.APIServingWithRoutine) {
-		s.handler = routine.WithRoutine(s.handler, func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" })
+		s.handler = routine.WithRoutine(s.handler, func(_ *http.Request, info *request.RequestInfo) bool {
+			return info.Verb == "watch"
+		})
 	}
-	s.handler = apitest.WithContext(s.handler, &user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
+	s.handler = apitest.WithContext(s.handler,
+		&user.DefaultInfo{Name: "tester", Groups: []string{user.SystemPrivilegedGroup}})
 	transport.Serve(s.handler)
 	s.definitions = clientset.NewForConfigOrDie(s.config)
 	s.dynamic = dynamic.NewForConfigOrDie(s.config)
@@ -225,9 +230,12 @@ func (s *server) define(t testing.TB, text string) *apiextensionsv1.CustomResour
 	return s.establish(t, parse(t, text))
 }
 
-func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) establish(
+	t testing.TB, crd *apiextensionsv1.CustomResourceDefinition,
+) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
+	crd, err := s.definitions.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd,
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,11 +245,14 @@ func (s *server) establish(t testing.TB, crd *apiextensionsv1.CustomResourceDefi
 }
 
 // await watches a definition until wanted accepts it; nil stands for its absence.
-func (s *server) await(t testing.TB, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) await(
+	t testing.TB, name string, wanted func(*apiextensionsv1.CustomResourceDefinition) bool,
+) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	definitions, options := s.definitions.ApiextensionsV1().CustomResourceDefinitions(), metav1.SingleObject(metav1.ObjectMeta{Name: name})
+	definitions, options := s.definitions.ApiextensionsV1().CustomResourceDefinitions(),
+		metav1.SingleObject(metav1.ObjectMeta{Name: name})
 	list, err := definitions.List(ctx, options)
 	if err != nil {
 		t.Fatal(err)

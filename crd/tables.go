@@ -99,8 +99,8 @@ func newTable(ctx context.Context, d *instances.Definition, h *instances.Handler
 	return t, nil
 }
 
-// tableVersion returns the version whose columns a table has: the one that discovery prefers, if all versions are the same
-// JSON, and else the one that instances are stored in.
+// tableVersion returns the version whose columns a table has: the one that discovery prefers, if all versions are the
+// same JSON, and else the one that instances are stored in.
 func tableVersion(crd *apiextensionsv1.CustomResourceDefinition) (string, error) {
 	var served []string
 	for _, v := range crd.Spec.Versions {
@@ -131,7 +131,10 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, erro
 	return describe(crd, instances.DefinitionVersion(crd, version), schema), nil
 }
 
-func describe(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion, schema *structuralschema.Structural) *query.Table {
+func describe(
+	crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion,
+	schema *structuralschema.Structural,
+) *query.Table {
 	of := cmp.Or(schema.ToKubeOpenAPI(), &spec.Schema{})
 	return &query.Table{
 		Resource: instances.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
@@ -144,10 +147,12 @@ var memberPath = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
 
 // printed are the printer columns of a version that show a member of the object.
 func printed(version *apiextensionsv1.CustomResourceDefinitionVersion) (columns []query.Column) {
-	types := map[string]query.Type{"integer": query.Integer, "number": query.Real, "boolean": query.Boolean, "date": query.Time, "string": query.Text}
+	types := map[string]query.Type{"integer": query.Integer, "number": query.Real, "boolean": query.Boolean,
+		"date": query.Time, "string": query.Text}
 	for _, c := range version.AdditionalPrinterColumns {
 		if memberPath.MatchString(c.JSONPath) && !strings.HasPrefix(c.JSONPath, ".metadata.") {
-			columns = append(columns, query.NewColumn(query.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
+			columns = append(columns,
+				query.NewColumn(query.ColumnName(c.Name), types[c.Type], c.Description, strings.Split(c.JSONPath[1:], ".")...))
 		}
 	}
 	return columns

@@ -9,8 +9,8 @@ import (
 	"byre/crd"
 )
 
-// A table has the columns of the version that discovery prefers, where all versions are the same JSON, and else those of the
-// one that is stored.
+// A table has the columns of the version that discovery prefers, where all versions are the same JSON, and else those
+// of the one that is stored.
 func TestDescribe_ChoosesTheVersion(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -23,16 +23,19 @@ func TestDescribe_ChoosesTheVersion(t *testing.T) {
 		{nil, []bool{true, false, true}, "v1"},
 		{nil, []bool{false, false, true}, "v3alpha1"},
 		{nil, []bool{false, false, false}, "v1"},
-		{&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter}, []bool{true, true, true}, "v1"},
+		{&apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter}, []bool{true, true, true},
+			"v1"},
 	} {
 		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "gears.example.com"}}
 		definition.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped, Conversion: test.conversion,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gears", Kind: "Gear"},
 		}
-		definition.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}
+		definition.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{Type: apiextensionsv1.Established,
+			Status: apiextensionsv1.ConditionTrue}}
 		for i, name := range []string{"v1", "v2", "v3alpha1"} {
-			spec := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"of" + name: {Type: "string"}}}
+			spec := apiextensionsv1.JSONSchemaProps{Type: "object",
+				Properties: map[string]apiextensionsv1.JSONSchemaProps{"of" + name: {Type: "string"}}}
 			definition.Spec.Versions = append(definition.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{
 				Name: name, Served: test.served[i], Storage: i == 0,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{

@@ -28,7 +28,9 @@ func testAdmissionConfig(t *testing.T, site *site, s *servers.Server) {
 	if _, err := c.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().Pods(ns).Create(t.Context(), newPod("exposed", true), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "baseline:latest"`) {
+	if _, err := c.CoreV1().Pods(ns).Create(t.Context(), newPod("exposed", true),
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), `violates PodSecurity "baseline:latest"`) {
 		t.Errorf("against the default of PodSecurity: %v", err)
 	}
 	pod, err := c.CoreV1().Pods(ns).Create(t.Context(), newPod("plain", false), metav1.CreateOptions{})
@@ -59,22 +61,30 @@ func newPod(name string, exposed bool) *corev1.Pod {
 func testNodeRestriction(t *testing.T, s *servers.Server, ns string, pod *corev1.Pod) {
 	t.Helper()
 	config := s.Config(servers.AdminToken)
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:own", Groups: []string{"system:nodes", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:own",
+		Groups: []string{"system:nodes", "system:authenticated"}}
 	node := clientFor(t, config)
-	if _, err := node.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := node.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "own"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("a node registers itself: %v", err)
 	}
 	for what, test := range map[string]struct {
 		err  error
 		want string
 	}{
-		"another node":             {err: second(node.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})), want: `node "own" is not allowed to modify node "other"`},
-		"a label that is reserved": {err: labelNode(t, node, "node-restriction.kubernetes.io/a"), want: "is not allowed to modify labels: node-restriction.kubernetes.io/a"},
-		"a label of its own":       {err: labelNode(t, node, "example.com/a")},
-		"a Pod of its own making":  {err: second(node.CoreV1().Pods(ns).Create(t.Context(), newPod("made", false), metav1.CreateOptions{})), want: "pod does not have"},
-		"its Pod's status":         {err: second(node.CoreV1().Pods(ns).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}))},
+		"another node": {err: second(node.CoreV1().Nodes().Create(t.Context(),
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})),
+			want: `node "own" is not allowed to modify node "other"`},
+		"a label that is reserved": {err: labelNode(t, node, "node-restriction.kubernetes.io/a"),
+			want: "is not allowed to modify labels: node-restriction.kubernetes.io/a"},
+		"a label of its own": {err: labelNode(t, node, "example.com/a")},
+		"a Pod of its own making": {err: second(node.CoreV1().Pods(ns).Create(t.Context(), newPod("made", false),
+			metav1.CreateOptions{})), want: "pod does not have"},
+		"its Pod's status": {err: second(node.CoreV1().Pods(ns).UpdateStatus(t.Context(), pod,
+			metav1.UpdateOptions{}))},
 	} {
-		if test.want == "" && test.err != nil || test.want != "" && (!apierrors.IsForbidden(test.err) || !strings.Contains(test.err.Error(), test.want)) {
+		if test.want == "" && test.err != nil || test.want != "" &&
+			(!apierrors.IsForbidden(test.err) || !strings.Contains(test.err.Error(), test.want)) {
 			t.Errorf("%s: %v", what, test.err)
 		}
 	}
@@ -84,7 +94,8 @@ func second[T any](_ T, err error) error { return err }
 
 func labelNode(t *testing.T, c kubernetes.Interface, label string) error {
 	t.Helper()
-	return second(c.CoreV1().Nodes().Patch(t.Context(), "own", "application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"1"}}}`), metav1.PatchOptions{}))
+	return second(c.CoreV1().Nodes().Patch(t.Context(), "own", "application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"`+label+`":"1"}}}`), metav1.PatchOptions{}))
 }
 
 // testWebhookCredentials checks the token with which a webhook was called, and the audit
@@ -100,21 +111,26 @@ func testWebhookCredentials(t *testing.T, site *site, s *servers.Server, ns stri
 	here := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}}
 	rules := []registrationv1.RuleWithOperations{{
 		Operations: []registrationv1.OperationType{registrationv1.Create},
-		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+			Resources: []string{"configmaps"}},
 	}}
-	_, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &registrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "who"},
-		Webhooks: []registrationv1.MutatingWebhook{{Name: "who.example.com", ClientConfig: webhook("/admit/who/token"), Rules: rules,
-			NamespaceSelector: here, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}}},
-	}, metav1.CreateOptions{})
+	_, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(),
+		&registrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "who"},
+			Webhooks: []registrationv1.MutatingWebhook{{Name: "who.example.com", ClientConfig: webhook("/admit/who/token"),
+				Rules:             rules,
+				NamespaceSelector: here, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "warn"},
-		Webhooks: []registrationv1.ValidatingWebhook{{Name: "warn.example.com", ClientConfig: webhook("/admit/warn"), Rules: rules,
-			NamespaceSelector: here, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}}},
-	}, metav1.CreateOptions{})
+	_, err = c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&registrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "warn"},
+			Webhooks: []registrationv1.ValidatingWebhook{{Name: "warn.example.com", ClientConfig: webhook("/admit/warn"),
+				Rules:             rules,
+				NamespaceSelector: here, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

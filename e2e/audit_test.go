@@ -44,7 +44,8 @@ func testAudit(t *testing.T, site *site, s *servers.Server, db database) {
 		events = slices.DeleteFunc(readAuditLog(t, site), func(e auditv1.Event) bool {
 			return e.ObjectRef == nil || e.ObjectRef.Namespace != ns || isOfController(e)
 		})
-		if len(events) == 0 || events[len(events)-1].Verb != "delete" || events[len(events)-1].Stage != auditv1.StageResponseComplete {
+		if len(events) == 0 || events[len(events)-1].Verb != "delete" ||
+			events[len(events)-1].Stage != auditv1.StageResponseComplete {
 			return errors.New("the last request is not in it")
 		}
 		return nil
@@ -97,7 +98,8 @@ func doAudited(t *testing.T, s *servers.Server, ns string) string {
 	c := client(t, s)
 	createNamespace(t, c, ns)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "seen"}, Data: map[string]string{"a": "b"}}
-	if _, err := clientFor(t, s.Config(servers.AliceToken)).CoreV1().ConfigMaps(ns).Create(t.Context(), config, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := clientFor(t, s.Config(servers.AliceToken)).CoreV1().ConfigMaps(ns).Create(t.Context(), config,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a create by alice, who may not: %v", err)
 	}
 	must := func(err error) {
@@ -110,11 +112,13 @@ func doAudited(t *testing.T, s *servers.Server, ns string) string {
 	_, err = c.CoreV1().ConfigMaps(ns).Get(t.Context(), "seen", metav1.GetOptions{})
 	must(err)
 	second := int64(1)
-	w, err := c.CoreV1().ConfigMaps(ns).Watch(t.Context(), metav1.ListOptions{TimeoutSeconds: &second, FieldSelector: "metadata.name=seen"})
+	w, err := c.CoreV1().ConfigMaps(ns).Watch(t.Context(),
+		metav1.ListOptions{TimeoutSeconds: &second, FieldSelector: "metadata.name=seen"})
 	must(err)
 	for range w.ResultChan() {
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, StringData: map[string]string{"a": auditedSecret}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"},
+		StringData: map[string]string{"a": auditedSecret}}
 	_, err = c.CoreV1().Secrets(ns).Create(t.Context(), secret, metav1.CreateOptions{})
 	must(err)
 	_, err = c.CoreV1().Secrets(ns).Get(t.Context(), "hidden", metav1.GetOptions{})
@@ -122,13 +126,15 @@ func doAudited(t *testing.T, s *servers.Server, ns string) string {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "teller"}}
 	_, err = c.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{})
 	must(err)
-	token, stderr, err := kubectl(t, kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AdminToken)), "create", "token", "teller", "-n", ns)
+	token, stderr, err := kubectl(t, kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AdminToken)), "create", "token",
+		"teller", "-n", ns)
 	if err != nil {
 		t.Fatal(stderr)
 	}
 	bob := s.Config(servers.AdminToken)
 	bob.Impersonate = rest.ImpersonationConfig{UserName: "bob"}
-	if _, err := clientFor(t, bob).CoreV1().ConfigMaps(ns).Create(t.Context(), config, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := clientFor(t, bob).CoreV1().ConfigMaps(ns).Create(t.Context(), config,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a create by bob, who may not: %v", err)
 	}
 	must(c.CoreV1().ConfigMaps(ns).Delete(t.Context(), "seen", metav1.DeleteOptions{}))
@@ -190,12 +196,16 @@ func checkAuditIDs(t *testing.T, db database, ns string, events []auditv1.Event)
 	t.Helper()
 	logged := map[string]bool{}
 	for _, e := range events {
-		if e.Stage == auditv1.StageResponseComplete && e.ResponseStatus.Code < 300 && (e.Verb == "create" || e.Verb == "delete") && e.ObjectRef.Subresource == "" {
+		if e.Stage == auditv1.StageResponseComplete && e.ResponseStatus.Code < 300 &&
+			(e.Verb == "create" || e.Verb == "delete") && e.ObjectRef.Subresource == "" {
 			logged[strings.Join([]string{e.User.Username, e.Verb, e.ObjectRef.Resource, string(e.AuditID)}, "\t")] = true
 		}
 	}
 	stored := map[string]bool{}
-	for _, row := range mustQuery(t, db, fmt.Sprintf("SELECT who, verb, resource, audit_id FROM changes WHERE namespace = '%s' AND name IN ('seen', 'hidden', 'teller')", ns)) {
+	for _, row := range mustQuery(t, db,
+		fmt.Sprintf(
+			"SELECT who, verb, resource, audit_id FROM changes WHERE namespace = '%s' AND name IN ('seen', 'hidden', 'teller')",
+			ns)) {
 		stored[row] = true
 	}
 	if len(logged) != 4 || !maps.Equal(logged, stored) {
@@ -219,7 +229,8 @@ func testRotation(t *testing.T, site *site, s *servers.Server) {
 	storetest.EventuallySucceeds(t, "the audit log", func() error {
 		created := 0
 		for _, e := range readAuditLog(t, site) {
-			if e.ObjectRef != nil && e.ObjectRef.Namespace == ns && strings.HasPrefix(e.ObjectRef.Name, "cm-") && e.Stage == auditv1.StageResponseComplete {
+			if e.ObjectRef != nil && e.ObjectRef.Namespace == ns && strings.HasPrefix(e.ObjectRef.Name, "cm-") &&
+				e.Stage == auditv1.StageResponseComplete {
 				created++
 			}
 		}

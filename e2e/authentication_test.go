@@ -46,7 +46,8 @@ func testWhoami(t *testing.T, site *site, s *servers.Server) {
 		{"token file", s.URL, &api.AuthInfo{Token: servers.AliceToken},
 			authenticationv1.UserInfo{Username: "alice", UID: "alice-uid", Groups: []string{"staff", "contractors"}}},
 		{"bootstrap token", s.URL, &api.AuthInfo{Token: bootstrapToken},
-			authenticationv1.UserInfo{Username: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", "system:bootstrappers:workers"}}},
+			authenticationv1.UserInfo{Username: "system:bootstrap:abcdef",
+				Groups: []string{"system:bootstrappers", "system:bootstrappers:workers"}}},
 		{"OpenID Connect", s.URL, &api.AuthInfo{Token: site.token(t, nil)},
 			authenticationv1.UserInfo{Username: "oidc:dora", UID: "dora", Groups: []string{"oidc:dev"},
 				Extra: map[string]authenticationv1.ExtraValue{"example.com/tenant": {"acme"}}}},
@@ -78,9 +79,10 @@ func testStrangers(t *testing.T, site *site, s *servers.Server) {
 		"an unknown token":                   {Token: "unknown"},
 		"a wrong bootstrap token":            {Token: "abcdef.fedcba9876543210"},
 		"a token for others":                 {Token: site.token(t, map[string]any{"aud": "others"})},
-		"a token that has ended":             {Token: site.token(t, map[string]any{"exp": time.Now().Add(-time.Hour).Unix()})},
-		"a token that a claim rule refuses":  {Token: site.token(t, map[string]any{"hd": "example.org"})},
-		"a token that a user rule refuses":   {Token: site.token(t, map[string]any{"roles": []string{"system:masters"}})},
+		"a token that has ended": {Token: site.token(t,
+			map[string]any{"exp": time.Now().Add(-time.Hour).Unix()})},
+		"a token that a claim rule refuses": {Token: site.token(t, map[string]any{"hd": "example.org"})},
+		"a token that a user rule refuses":  {Token: site.token(t, map[string]any{"roles": []string{"system:masters"}})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, stderr, err := kubectl(t, kubeconfig(t, s.URL, s.CAFile, user), "auth", "whoami")
@@ -136,7 +138,9 @@ func testReloads(t *testing.T, site *site, s *servers.Server) {
 		return nil
 	})
 	cert, key = clientCertificate(t, site.users, "carol")
-	if got, err := tryWhoami(t, kubeconfig(t, s.URL, s.CAFile, &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key})); err == nil || !strings.Contains(err.Error(), "must be logged in") {
+	if got, err := tryWhoami(t,
+		kubeconfig(t, s.URL, s.CAFile, &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key})); err == nil ||
+		!strings.Contains(err.Error(), "must be logged in") {
 		t.Errorf("a certificate of the authority that was taken out is %q (%v)", got.Username, err)
 	}
 }
@@ -144,7 +148,8 @@ func testReloads(t *testing.T, site *site, s *servers.Server) {
 // token is the issuer's for dora, with some claims changed.
 func (s *site) token(t *testing.T, change map[string]any) string {
 	t.Helper()
-	claims := map[string]any{"aud": "byre", "sub": "dora", "hd": "example.com", "roles": []string{"dev"}, "tenant": "acme", "email": "dora@example.com"}
+	claims := map[string]any{"aud": "byre", "sub": "dora", "hd": "example.com", "roles": []string{"dev"}, "tenant": "acme",
+		"email": "dora@example.com"}
 	maps.Copy(claims, change)
 	token, err := s.issuer.Token(claims)
 	if err != nil {
@@ -233,7 +238,8 @@ func tryWhoami(t *testing.T, kubeconfig string, args ...string) (authenticationv
 
 func kubectl(t *testing.T, kubeconfig string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", kubeconfig}, args...)...)
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(),
+		append([]string{"--kubeconfig", kubeconfig}, args...)...)
 	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+t.TempDir())
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

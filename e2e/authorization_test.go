@@ -20,7 +20,8 @@ import (
 // testAuthorizationConfig has a chain of authorizers: a webhook that is asked
 // about contractors only (alice is one, wanda is not), and RBAC behind it.
 func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
-	admin, alice, wanda := client(t, s), clientFor(t, s.Config(servers.AliceToken)), clientFor(t, s.Config(peers.HookedToken))
+	admin, alice, wanda := client(t, s), clientFor(t, s.Config(servers.AliceToken)),
+		clientFor(t, s.Config(peers.HookedToken))
 	const open, vault = "open", "vault-1"
 	// Not "view", which is empty without the controller that aggregates.
 	reader := &rbacv1.ClusterRole{
@@ -62,7 +63,8 @@ func testAuthorizationConfig(t *testing.T, site *site, s *servers.Server) {
 	site.edit(t, "authorization.yaml", "'robbers' in request.groups", "'unfinished")
 	site.edit(t, "authorization-webhook.kubeconfig", site.hooks.URL, "https://127.0.0.1:1")
 	storetest.EventuallySucceeds(t, "the refusal of the broken file", func() error {
-		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
+		if _, metrics := get(t, s, servers.AdminToken, "/metrics"); !strings.Contains(metrics,
+			`apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash=`) ||
 			!strings.Contains(metrics, `status="failure"} 1`) {
 			return errors.New("no failure is counted")
 		}
@@ -90,7 +92,8 @@ func bind(t *testing.T, admin kubernetes.Interface, ns, role string, users ...st
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
 	for _, user := range users {
-		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+		binding.Subjects = append(binding.Subjects,
+			rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
 	}
 	if _, err := admin.RbacV1().RoleBindings(ns).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -102,7 +105,8 @@ func bind(t *testing.T, admin kubernetes.Interface, ns, role string, users ...st
 // what the other one wrote just before.)
 func testRulesOnReplicas(t *testing.T, a, b *servers.Server) {
 	const ns, rounds, most = "rules", 20, time.Second
-	admin, here, there := client(t, a), clientFor(t, a.Config(servers.AliceToken)), clientFor(t, b.Config(servers.AliceToken))
+	admin, here, there := client(t, a), clientFor(t, a.Config(servers.AliceToken)),
+		clientFor(t, b.Config(servers.AliceToken))
 	createNamespace(t, admin, ns)
 	may := func(c kubernetes.Interface) bool {
 		_, err := c.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{})
@@ -162,11 +166,13 @@ func TestAuthorization_ModesDecideAlone(t *testing.T) {
 func testAuthorizationMode(t *testing.T, s *servers.Server, mode string) {
 	alice := kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AliceToken))
 	stdout, stderr, _ := kubectl(t, alice, "auth", "can-i", "delete", "nodes") // a no is an exit status
-	if mode == "AlwaysAllow" && strings.TrimSpace(stdout) != "yes" || mode == "AlwaysDeny" && !strings.Contains(stderr, "Forbidden") {
+	if mode == "AlwaysAllow" && strings.TrimSpace(stdout) != "yes" || mode == "AlwaysDeny" &&
+		!strings.Contains(stderr, "Forbidden") {
 		t.Errorf("kubectl says %s%s", stdout, stderr)
 	}
 	// With AlwaysAllow, anonymous access would give the cluster away.
-	if status, _ := get(t, s, "", "/api/v1/nodes"); mode == "AlwaysAllow" && status != 401 || mode == "AlwaysDeny" && status != 403 {
+	if status, _ := get(t, s, "", "/api/v1/nodes"); mode == "AlwaysAllow" && status != 401 || mode == "AlwaysDeny" &&
+		status != 403 {
 		t.Errorf("without credentials: %d", status)
 	}
 }
@@ -187,7 +193,8 @@ func testByFlags(t *testing.T, db database) {
 	site := newSite(t)
 	s := startByre(t, db, append(site.follow(t, "Authentication", 1), site.follow(t, "Authorization", 0)...)...)
 	dora := kubeconfig(t, s.URL, s.CAFile, tokenUser(site.token(t, map[string]any{"email_verified": true})))
-	if got := whoami(t, dora); got.Username != "oidc:dora@example.com" || fmt.Sprint(got.Groups) != "[oidc:dev system:authenticated]" {
+	if got := whoami(t, dora); got.Username != "oidc:dora@example.com" ||
+		fmt.Sprint(got.Groups) != "[oidc:dev system:authenticated]" {
 		t.Errorf("dora is %s", got.String())
 	}
 	for claim, wrong := range map[string]any{"hd": "example.org", "aud": "others", "email_verified": false, "exp": 1} {

@@ -65,7 +65,8 @@ func TestRestore_InformersConverge(t *testing.T) {
 }
 
 func testRestore(t *testing.T, first, second database) {
-	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: first.endpoint, Args: []string{"--controllers="}}
+	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: first.endpoint,
+		Args: []string{"--controllers="}}
 	server, err := byre.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +261,8 @@ func countRestored(t *testing.T, endpoint string) (objects int64) {
 	}
 	path, isFile := strings.CutPrefix(endpoint, "sqlite://")
 	if !isFile {
-		if rows, err := queryPostgres(t.Context(), endpoint, "SELECT count(*) FROM pg_tables WHERE tablename = 'byre_schema_version'"); err != nil {
+		if rows, err := queryPostgres(t.Context(), endpoint,
+			"SELECT count(*) FROM pg_tables WHERE tablename = 'byre_schema_version'"); err != nil {
 			t.Fatal(err)
 		} else if !slices.Equal(rows, []string{"0"}) {
 			// The server may still be ending the killed session's transaction, in which

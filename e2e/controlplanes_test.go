@@ -70,7 +70,8 @@ func TestControlPlanes_ShareOnePostgres(t *testing.T) {
 		c := p.client(t)
 		writers.Go(func() {
 			for i := 0; writing.Err() == nil; i++ {
-				if err := createConfigMap(writing, c, "kube-public", fmt.Sprint("written-", i)); err != nil && writing.Err() == nil {
+				if err := createConfigMap(writing, c, "kube-public", fmt.Sprint("written-", i)); err != nil &&
+					writing.Err() == nil {
 					t.Errorf("%s, while another one is moved: %v", p.schema, err)
 					return
 				}
@@ -137,7 +138,8 @@ func awaitIdleConnections(t *testing.T, db database, planes []*controlPlane) {
 	t.Helper()
 	most := 0
 	storetest.EventuallySucceeds(t, "four connections each", func() error {
-		lines, err := db.query(`SELECT application_name, count(*)::text FROM pg_stat_activity WHERE application_name LIKE 'tenant%' GROUP BY 1 ORDER BY 1`)
+		lines, err := db.query(
+			`SELECT application_name, count(*)::text FROM pg_stat_activity WHERE application_name LIKE 'tenant%' GROUP BY 1 ORDER BY 1`)
 		if err != nil {
 			return err
 		}

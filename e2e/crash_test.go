@@ -62,7 +62,9 @@ func testCrash(t *testing.T, db database) {
 
 // writeUntilKilled creates and updates from many clients at once, kills the
 // server when enough was acknowledged, and returns name and revision of that.
-func writeUntilKilled(t *testing.T, s *servers.Server, c kubernetes.Interface, ns string, round, enough int) map[string]string {
+func writeUntilKilled(
+	t *testing.T, s *servers.Server, c kubernetes.Interface, ns string, round, enough int,
+) map[string]string {
 	t.Helper()
 	var mu sync.Mutex
 	acknowledged := map[string]string{}

@@ -32,7 +32,8 @@ func TestReplicas_DefinitionsGoWithTheirInstances(t *testing.T) {
 	through := dynamic.NewForConfigOrDie(b.Config(servers.AdminToken))
 
 	instances := func(c dynamic.Interface, version string) dynamic.ResourceInterface {
-		return c.Resource(schema.GroupVersionResource{Group: "left.example.com", Version: version, Resource: "gadgets"}).Namespace("default")
+		return c.Resource(schema.GroupVersionResource{Group: "left.example.com", Version: version,
+			Resource: "gadgets"}).Namespace("default")
 	}
 	var version atomic.Value // of the definition
 	var created atomic.Int64
@@ -51,7 +52,8 @@ func TestReplicas_DefinitionsGoWithTheirInstances(t *testing.T) {
 				for i := 0; ctx.Err() == nil; i++ {
 					v := version.Load().(string)
 					object := &unstructured.Unstructured{Object: map[string]any{
-						"apiVersion": "left.example.com/" + v, "kind": "Gadget", "metadata": map[string]any{"name": fmt.Sprintf("g-%d-%d", n, i)},
+						"apiVersion": "left.example.com/" + v, "kind": "Gadget",
+						"metadata": map[string]any{"name": fmt.Sprintf("g-%d-%d", n, i)},
 					}}
 					// Errors are expected, since the definition is deleted and the replica stopped.
 					if _, err := instances(through, v).Create(ctx, object, metav1.CreateOptions{}); err == nil {
@@ -62,7 +64,8 @@ func TestReplicas_DefinitionsGoWithTheirInstances(t *testing.T) {
 		}
 		before := created.Load()
 		storetest.Eventually(t, "instances", func() bool { return created.Load() > before+20 })
-		if _, err := instances(dynamic.NewForConfigOrDie(a.Config(servers.AdminToken)), v).List(t.Context(), metav1.ListOptions{}); err != nil {
+		if _, err := instances(dynamic.NewForConfigOrDie(a.Config(servers.AdminToken)), v).List(t.Context(),
+			metav1.ListOptions{}); err != nil {
 			t.Errorf("list in version %s: %v", v, err)
 		}
 		if err := b.Signal(syscall.SIGSTOP); err != nil {
@@ -90,7 +93,8 @@ func definitionOfGadgets(version string) *apiextensionsv1.CustomResourceDefiniti
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "left.example.com",
 			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget",
+				ListKind: "GadgetList"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},

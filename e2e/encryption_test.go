@@ -106,7 +106,9 @@ func testEncryption(t *testing.T, site *site, db database) {
 		"leases":          "k8s:enc:kms:v2:keeper:",
 		"widgets":         "k8s:enc:kms:v2:keeper:",
 	})
-	if rows := mustQuery(t, db, "SELECT value FROM objects WHERE resource = 'configmaps' AND name = 'sealed'"); len(rows) != 1 || !strings.Contains(rows[0], plainText) {
+	if rows := mustQuery(t, db,
+		"SELECT value FROM objects WHERE resource = 'configmaps' AND name = 'sealed'"); len(rows) != 1 ||
+		!strings.Contains(rows[0], plainText) {
 		t.Errorf("an object that must not be encrypted is stored as %q", rows)
 	}
 	mustNotHold(t, db)
@@ -119,7 +121,8 @@ func testEncryption(t *testing.T, site *site, db database) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n", "- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n", without, with)
+	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n",
+		"- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n", without, with)
 	// A running server reads the file again after a minute at most. One wait of
 	// a minute is enough: on the other database it is started again.
 	if db.name == "postgres" {
@@ -142,7 +145,9 @@ func testEncryption(t *testing.T, site *site, db database) {
 	mustNotHold(t, db)
 	mustDecrypt(t, db, flags)
 
-	site.edit(t, "encryption.yaml", "- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n      - {name: key1, secret: "+firstKey+"}\n",
+	site.edit(t, "encryption.yaml",
+		"- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n      - {name: key1, secret: "+firstKey+
+			"}\n",
 		"- secretbox:\n      keys:\n      - {name: key2, secret: "+secondKey+"}\n")
 	mustRead(t, restart(t, s, db, flags))
 }
@@ -171,7 +176,8 @@ func restart(t *testing.T, s *servers.Server, db database, flags []string) *serv
 func writeObjects(t *testing.T, s *servers.Server, manifests string) {
 	t.Helper()
 	for _, text := range []string{manifests, strings.ReplaceAll(manifests, "text: ", "more: ")} {
-		cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", s.Kubeconfig, "apply", "--server-side", "-f", "-")
+		cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", s.Kubeconfig, "apply",
+			"--server-side", "-f", "-")
 		cmd.Stdin = strings.NewReader(text)
 		cmd.Env = append(os.Environ(), "KUBECACHEDIR="+t.TempDir())
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -187,8 +193,10 @@ func rewrite(t *testing.T, s *servers.Server, resource string) {
 	t.Helper()
 	cache := t.TempDir()
 	storetest.EventuallySucceeds(t, "all "+resource+" written again", func() error {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", "kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+cache, "PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
+		cmd := exec.CommandContext(t.Context(), "sh", "-c",
+			"kubectl get "+resource+" --all-namespaces -o json | kubectl replace -f -")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "KUBECACHEDIR="+cache,
+			"PATH="+programs.Dir()+string(os.PathListSeparator)+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		switch {
 		case err == nil:
@@ -215,7 +223,8 @@ func mustBeSealed(t *testing.T, db database, prefixes map[string]string) {
 // mustBeSealedInHistory looks at a Secret through the view.
 func mustBeSealedInHistory(t *testing.T, db database, revision string) {
 	t.Helper()
-	rows := mustQuery(t, db, "SELECT value FROM history WHERE resource = 'secrets' AND name = 'sealed' AND revision = "+revision)
+	rows := mustQuery(t, db,
+		"SELECT value FROM history WHERE resource = 'secrets' AND name = 'sealed' AND revision = "+revision)
 	if len(rows) != 1 || !strings.HasPrefix(rows[0], `"k8s:enc:secretbox:v1:key1:`) {
 		t.Errorf("history at revision %s has %q", revision, rows)
 	}
@@ -225,7 +234,8 @@ func mustBeSealedInHistory(t *testing.T, db database, revision string) {
 func mustRead(t *testing.T, s *servers.Server) {
 	t.Helper()
 	encoded := base64.StdEncoding.EncodeToString([]byte(secretText))
-	for resource, want := range map[string]string{"secrets": encoded, "configmaps": plainText, "serviceaccounts": secretText, "leases": secretText, "widgets": secretText} {
+	for resource, want := range map[string]string{"secrets": encoded, "configmaps": plainText,
+		"serviceaccounts": secretText, "leases": secretText, "widgets": secretText} {
 		stdout, stderr, err := kubectl(t, s.Kubeconfig, "get", resource, "-n", "sealed", "sealed", "-o", "yaml")
 		if err != nil || !strings.Contains(stdout, want) {
 			t.Errorf("%s: %v: %s%s", resource, err, stderr, stdout)

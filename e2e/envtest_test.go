@@ -152,7 +152,8 @@ func statusOf(t testing.TB, client *http.Client, url string) int {
 // programs and with kube-apiserver and etcd.
 func BenchmarkEnvtest_Start(b *testing.B) {
 	b.Setenv("KUBECTL", programs.Kubectl.Path())
-	for name, assets := range map[string]string{"byre": envtestAssets(b), "stock": filepath.Dir(programs.APIServer.Path())} {
+	for name, assets := range map[string]string{"byre": envtestAssets(b),
+		"stock": filepath.Dir(programs.APIServer.Path())} {
 		b.Run(name, func(b *testing.B) {
 			var took time.Duration
 			for b.Loop() {
@@ -189,11 +190,15 @@ func BenchmarkEnvtest_KubeAPIServer(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		storetest.Eventually(b, "etcd answers", func() bool { return statusOf(b, client, etcdURL+"/health") == http.StatusOK })
+		storetest.Eventually(b, "etcd answers", func() bool {
+			return statusOf(b, client, etcdURL+"/health") == http.StatusOK
+		})
 		started := time.Now()
 		server, err := servers.InPlace{Dir: dir, Name: "kube-apiserver", Args: []string{
-			"--etcd-servers", etcdURL, "--cert-dir", filepath.Join(dir, "pki"), "--bind-address=127.0.0.1", "--secure-port", port,
-			"--service-account-issuer=https://127.0.0.1/", "--service-account-key-file", files.ServiceAccount, "--service-account-signing-key-file", files.ServiceAccountKey,
+			"--etcd-servers", etcdURL, "--cert-dir", filepath.Join(dir, "pki"), "--bind-address=127.0.0.1", "--secure-port",
+			port,
+			"--service-account-issuer=https://127.0.0.1/", "--service-account-key-file", files.ServiceAccount,
+			"--service-account-signing-key-file", files.ServiceAccountKey,
 			"--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
 		}}.Start(b.Context())
 		if err != nil {

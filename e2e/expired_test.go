@@ -69,7 +69,9 @@ func testExpired(t *testing.T, s *servers.Server) {
 		t.Errorf("the token of the 410 goes on with %d objects from %q", len(rest.Items), rest.Items[0].Name)
 	}
 
-	if _, err := cms.List(t.Context(), metav1.ListOptions{ResourceVersion: first.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}); !apierrors.IsResourceExpired(err) {
+	if _, err := cms.List(t.Context(),
+		metav1.ListOptions{ResourceVersion: first.ResourceVersion,
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("a list at a revision that is gone answers: %v", err)
 	}
 	w, err := cms.Watch(t.Context(), metav1.ListOptions{ResourceVersion: first.ResourceVersion})

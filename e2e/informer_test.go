@@ -54,7 +54,8 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 	createNamespace(t, c, ns)
 	each(t, writers, func(ctx context.Context, w int) error {
 		for i := w; i < objects; i += writers {
-			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i), Labels: map[string]string{"shard": strconv.Itoa(i % 10)}}}
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: objectName(i),
+				Labels: map[string]string{"shard": strconv.Itoa(i % 10)}}}
 			if _, err := c.CoreV1().ConfigMaps(ns).Create(ctx, object, metav1.CreateOptions{}); err != nil {
 				return err
 			}
@@ -75,7 +76,8 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 		t.Fatal(err)
 	}
 	untyped := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dyn, 0, ns, nil)
-	untypedStore := untyped.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Informer().GetStore()
+	untypedStore := untyped.ForResource(schema.GroupVersionResource{Version: "v1",
+		Resource: "configmaps"}).Informer().GetStore()
 	typed.Start(ctx.Done())
 	untyped.Start(ctx.Done())
 	typed.WaitForCacheSync(ctx.Done())
@@ -90,7 +92,8 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 
 	changeObjects(t, c, ns, &net)
 
-	query := fmt.Sprintf("SELECT name, revision FROM objects WHERE resource = 'configmaps' AND namespace = '%s' ORDER BY name", ns)
+	query := fmt.Sprintf(
+		"SELECT name, revision FROM objects WHERE resource = 'configmaps' AND namespace = '%s' ORDER BY name", ns)
 	want := map[string]string{}
 	for _, row := range mustQuery(t, db, query) {
 		name, revision := splitRow(t, row)
@@ -99,7 +102,8 @@ func testInformers(t *testing.T, db database, s *servers.Server) {
 	awaitEqual(t, "the informer's cache", want, func() map[string]string { return contents(t, typedStore) })
 	awaitEqual(t, "the dynamic informer's cache", want, func() map[string]string { return contents(t, untypedStore) })
 
-	query = fmt.Sprintf("SELECT revision, name FROM changes WHERE resource = 'configmaps' AND namespace = '%s' AND revision > %s ORDER BY revision", ns, list.ResourceVersion)
+	query = fmt.Sprintf(
+		"SELECT revision, name FROM changes WHERE resource = 'configmaps' AND namespace = '%s' AND revision > %s ORDER BY revision", ns, list.ResourceVersion)
 	history := mustQuery(t, db, query)
 	seen.await(t, history)
 	if seen.cuts < cuts {

@@ -39,7 +39,8 @@ func TestKubectl_ScriptsAgainstStock(t *testing.T) {
 	if os.Getenv("E2E_STOCK") == "" {
 		t.Skip("set E2E_STOCK=1 to try the scripts on a stock kube-apiserver")
 	}
-	s, err := servers.Stock{Dir: t.TempDir(), Args: []string{"--disable-admission-plugins=ServiceAccount"}}.Start(t.Context())
+	s, err := servers.Stock{Dir: t.TempDir(),
+		Args: []string{"--disable-admission-plugins=ServiceAccount"}}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func (f *singleNode) testLogs(t *testing.T) {
 	if got := runKubectl(t, f.Server, "logs", "web-0"); got != "first\nsecond\n" {
 		t.Errorf("logs: %q", got)
 	}
-	if got := runKubectl(t, f.Server, "logs", "web-0", "-c", "c", "--tail=1", "--timestamps"); !strings.HasSuffix(got, "Z second\n") || strings.Contains(got, "first") {
+	if got := runKubectl(t, f.Server, "logs", "web-0", "-c", "c", "--tail=1", "--timestamps"); !strings.HasSuffix(got,
+		"Z second\n") || strings.Contains(got, "first") {
 		t.Errorf("the last line: %q", got)
 	}
 	lines := followKubectl(t, f.command(t, nil, "logs", "web-0", "--follow", "--tail=1"))
@@ -66,7 +67,8 @@ func (f *singleNode) testLogs(t *testing.T) {
 func (f *singleNode) testExec(t *testing.T, env []string) {
 	// kwok neither ends a command's input when the client's ends, nor tells which
 	// exit status it had other than 0.
-	cmd := f.command(t, env, "exec", "-i", "web-0", "--", "sh", "-c", "head -c 200000; echo whisper >&2; read line; exit 1")
+	cmd := f.command(t, env, "exec", "-i", "web-0", "--", "sh", "-c",
+		"head -c 200000; echo whisper >&2; read line; exit 1")
 	sent := strings.Repeat("abc\n", 50_000)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -140,7 +142,8 @@ func (f *singleNode) testPortForward(t *testing.T, env []string) {
 	match := expectLine(t, lines, `^Forwarding from (127\.0\.0\.1:\d+) -> 80`)
 	for i := range 3 {
 		path := fmt.Sprintf("/%d?a=b", i)
-		if code, body := ask(t, http.MethodPost, "http://"+match[1]+path, strings.Repeat("x", 100_000)); code != http.StatusOK || body != "POST "+path+" "+strings.Repeat("x", 100_000) {
+		if code, body := ask(t, http.MethodPost, "http://"+match[1]+path,
+			strings.Repeat("x", 100_000)); code != http.StatusOK || body != "POST "+path+" "+strings.Repeat("x", 100_000) {
 			t.Errorf("%s: %d, %d bytes", path, code, len(body))
 		}
 	}
@@ -168,7 +171,8 @@ func ask(t *testing.T, method, address, body string) (int, string) {
 }
 
 func (f *singleNode) testProxies(t *testing.T) {
-	port := runKubectl(t, f.Server, "get", "node", "node-1", "-o", "jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
+	port := runKubectl(t, f.Server, "get", "node", "node-1", "-o",
+		"jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}")
 	for path, want := range map[string]string{
 		"/api/v1/nodes/node-1/proxy/healthz":                                    "ok",
 		"/api/v1/nodes/https:node-1:" + port + "/proxy/healthz":                 "ok",
@@ -187,7 +191,8 @@ func (f *singleNode) testProxies(t *testing.T) {
 	if err := os.WriteFile(body, []byte(`{"a":1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := runKubectl(t, f.Server, "create", "--raw", "/api/v1/namespaces/default/services/web:80/proxy/made", "-f", body); !strings.HasPrefix(got, `POST /made {"a":1}`) {
+	if got := runKubectl(t, f.Server, "create", "--raw", "/api/v1/namespaces/default/services/web:80/proxy/made", "-f",
+		body); !strings.HasPrefix(got, `POST /made {"a":1}`) {
 		t.Errorf("a POST answers %q", got)
 	}
 }
@@ -218,7 +223,8 @@ func (f *singleNode) testKubectlProxy(t *testing.T) {
 			{http.MethodPost, services + "web:http/proxy/a", http.StatusForbidden, "Forbidden"},
 			{http.MethodDelete, pods + "web-0", http.StatusForbidden, "Forbidden"},
 		}},
-		"some paths": {[]string{"--accept-paths=^/api/v1/namespaces/default/services", "--reject-paths=^/api/.*/proxy/secret"}, []request{
+		"some paths": {[]string{"--accept-paths=^/api/v1/namespaces/default/services",
+			"--reject-paths=^/api/.*/proxy/secret"}, []request{
 			{http.MethodGet, services + "web", http.StatusOK, `"name":"web"`},
 			{http.MethodGet, services + "web:http/proxy/open", http.StatusOK, "GET /open "},
 			{http.MethodGet, services + "web:http/proxy/secret", http.StatusForbidden, "Forbidden"},
@@ -230,7 +236,8 @@ func (f *singleNode) testKubectlProxy(t *testing.T) {
 			lines := followKubectl(t, f.command(t, nil, append([]string{"proxy", "--port", "0"}, test.flags...)...))
 			match := expectLine(t, lines, `^Starting to serve on (127\.0\.0\.1:\d+)`)
 			for _, r := range test.requests {
-				if code, body := ask(t, r.method, "http://"+match[1]+r.path, ""); code != r.code || !strings.Contains(body, r.want) {
+				if code, body := ask(t, r.method, "http://"+match[1]+r.path, ""); code != r.code ||
+					!strings.Contains(body, r.want) {
 					t.Errorf("%s %s: %d %s", r.method, r.path, code, body)
 				}
 			}
@@ -247,7 +254,8 @@ stty size; read line`
 // testTerminal runs a command on a terminal and changes the terminal's size.
 func (f *singleNode) testTerminal(t *testing.T) {
 	config := f.Config(servers.AdminToken)
-	request := client(t, f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("web-0").SubResource("exec").
+	request := client(t,
+		f.Server).CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("web-0").SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Command: []string{"sh", "-c", untilResized}, Stdin: true, Stdout: true, TTY: true,
 		}, scheme.ParameterCodec)

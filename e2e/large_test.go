@@ -39,7 +39,8 @@ spec:
             properties:
 `, group)
 	for i := 0; text.Len() < kilobytes*1000; i++ {
-		fmt.Fprintf(&text, "              field%05d: {type: object, description: %q, properties: {name: {type: string}, count: {type: integer}}}\n",
+		fmt.Fprintf(&text,
+			"              field%05d: {type: object, description: %q, properties: {name: {type: string}, count: {type: integer}}}\n",
 			i, strings.Repeat(fmt.Sprintf("What field %d is good for. ", i), 8))
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text.String()), 0o600))

@@ -31,7 +31,8 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	}
 	dir := t.TempDir()
 	database := filepath.Join(dir, "byre.db")
-	byre := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: "sqlite://" + database, Args: []string{"--controllers="}}
+	byre := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: "sqlite://" + database,
+		Args: []string{"--controllers="}}
 	server, err := byre.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,10 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = litestream.Process.Kill(); _ = litestream.Wait() }) // if the test fails before it stops it
-	storetest.EventuallySucceeds(t, "Litestream has the file open", func() error { _, err := os.Stat(filepath.Join(dir, "replica")); return err })
+	storetest.EventuallySucceeds(t, "Litestream has the file open", func() error {
+		_, err := os.Stat(filepath.Join(dir, "replica"))
+		return err
+	})
 
 	c := newRestoreClient(t, server)
 	count := c.Fill(t, 100)
@@ -53,7 +57,8 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 			"data": map[string]any{"text": strings.Repeat("x", 500_000)},
 		}}
 		resource := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-		if _, err := c.Dynamic.Resource(resource).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		if _, err := c.Dynamic.Resource(resource).Namespace("default").Create(t.Context(), object,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,7 +74,8 @@ func TestLitestream_RestoresWhatItReplicated(t *testing.T) {
 	_ = litestream.Wait()
 
 	restored := filepath.Join(dir, "copy.db")
-	if out, err := exec.CommandContext(t.Context(), programs.Litestream.Path(), "restore", "-o", restored, replica).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), programs.Litestream.Path(), "restore", "-o", restored,
+		replica).CombinedOutput(); err != nil {
 		t.Fatalf("litestream restore: %v: %s", err, out)
 	}
 	byreCommand(t, "check", "--endpoint", "sqlite://"+restored)

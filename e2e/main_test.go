@@ -10,7 +10,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle, programs.Byre))
+	os.Exit(programs.Main(m, programs.Kubectl, programs.APIServer, programs.Etcd, programs.Kwok, programs.Wardle,
+		programs.Byre))
 }
 
 // startByre starts byre for one test. It must end with exit status 0.

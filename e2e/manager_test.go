@@ -115,7 +115,8 @@ func testManager(t *testing.T, db database) {
 		return c.DeleteAllOf(t.Context(), &gadgetV1{}, runtimeclient.InNamespace(gadgetNamespace))
 	})
 	storetest.EventuallySucceeds(t, "everything is gone", func() error {
-		rows, err := db.query(`SELECT resource, name FROM objects WHERE "group" = 'gadgets.example.com' OR namespace = 'gadgets' AND resource = 'configmaps' AND name LIKE 'gadget-%'`)
+		rows, err := db.query(
+			`SELECT resource, name FROM objects WHERE "group" = 'gadgets.example.com' OR namespace = 'gadgets' AND resource = 'configmaps' AND name LIKE 'gadget-%'`)
 		if err == nil && len(rows) > 0 {
 			err = fmt.Errorf("%d objects are left, %s among them", len(rows), rows[0])
 		}
@@ -233,7 +234,8 @@ func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error
 	storetest.EventuallySucceeds(t, "every gadget is reconciled", func() error {
 		var all gadgetList
 		var children corev1.ConfigMapList
-		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)), c.List(t.Context(), &children, runtimeclient.InNamespace(gadgetNamespace))); err != nil {
+		if err := errors.Join(c.List(t.Context(), &all, runtimeclient.InNamespace(gadgetNamespace)),
+			c.List(t.Context(), &children, runtimeclient.InNamespace(gadgetNamespace))); err != nil {
 			return err
 		}
 		if len(all.Items) != gadgets {
@@ -245,8 +247,10 @@ func awaitGadgets(t *testing.T, c runtimeclient.Client, ok func(*gadgetV1) error
 		}
 		for _, h := range all.Items {
 			child := owned[h.Name]
-			if h.Status.ObservedGeneration != h.Generation || !metav1.IsControlledBy(&child, &h) || child.Data["size"] != strconv.Itoa(h.Spec.Size) {
-				return fmt.Errorf("%s of generation %d has the status %+v and the child %v", h.Name, h.Generation, h.Status, child.Data)
+			if h.Status.ObservedGeneration != h.Generation || !metav1.IsControlledBy(&child, &h) ||
+				child.Data["size"] != strconv.Itoa(h.Spec.Size) {
+				return fmt.Errorf("%s of generation %d has the status %+v and the child %v", h.Name, h.Generation, h.Status,
+					child.Data)
 			}
 			if err := ok(&h); err != nil {
 				return err

@@ -104,7 +104,8 @@ func serveHello(t *testing.T, address string) string {
 func (f *singleNode) populate(t *testing.T) {
 	t.Helper()
 	c := client(t, f.Server)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1",
+		Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}}
 	if _, err := c.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -125,8 +126,9 @@ func (f *singleNode) populate(t *testing.T) {
 		t.Fatal(err)
 	}
 	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: f.address, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-0"}}},
-		Ports:     []corev1.EndpointPort{{Name: "http", Port: port}},
+		Addresses: []corev1.EndpointAddress{{IP: f.address,
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-0"}}},
+		Ports: []corev1.EndpointPort{{Name: "http", Port: port}},
 	}}}
 	if _, err := c.CoreV1().Endpoints("default").Create(t.Context(), endpoints, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

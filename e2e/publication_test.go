@@ -22,8 +22,8 @@ import (
 	"byre/sqlstore/postgres/pgtest"
 )
 
-// A program that follows the publications of docs/operations/sql.md sees each state of an object, and each change with its
-// author, in the order of the revisions.
+// A program that follows the publications of docs/operations/sql.md sees each state of an object, and each change with
+// its author, in the order of the revisions.
 func TestPublications_FollowObjectsAndChanges(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -60,10 +60,13 @@ func TestPublications_FollowObjectsAndChanges(t *testing.T) {
 	}
 	c := follow(t, dsn, statements)
 	maps := kubernetes.NewForConfigOrDie(server.Config(servers.AdminToken)).CoreV1().ConfigMaps("default")
-	if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "followed"}, Data: map[string]string{"key": "one"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "followed"}, Data: map[string]string{"key": "one"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps.Patch(ctx, "followed", types.MergePatchType, []byte(`{"data":{"key":"two"}}`), metav1.PatchOptions{FieldManager: "tester"}); err != nil {
+	if _, err := maps.Patch(ctx, "followed", types.MergePatchType, []byte(`{"data":{"key":"two"}}`),
+		metav1.PatchOptions{FieldManager: "tester"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := maps.Delete(ctx, "followed", metav1.DeleteOptions{}); err != nil {
@@ -117,7 +120,8 @@ func follow(t *testing.T, dsn, statements string) *consumer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // the cluster goes too
-	slot, err := pglogrepl.CreateReplicationSlot(t.Context(), conn, "follower", "pgoutput", pglogrepl.CreateReplicationSlotOptions{Temporary: true})
+	slot, err := pglogrepl.CreateReplicationSlot(t.Context(), conn, "follower", "pgoutput",
+		pglogrepl.CreateReplicationSlotOptions{Temporary: true})
 	if err != nil {
 		t.Fatal(err)
 	}

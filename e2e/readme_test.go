@@ -18,7 +18,8 @@ import (
 func TestReadme_TwoCommandsDoTheSetUp(t *testing.T) {
 	programs.Night(t)
 	t.Parallel()
-	if out, err := exec.CommandContext(t.Context(), "unshare", "--net", "--pid", "--fork", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "unshare", "--net", "--pid", "--fork", "ip", "link", "set", "lo",
+		"up").CombinedOutput(); err != nil {
 		t.Skipf("this machine does not let the test make a network: %v\n%s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(programs.Root(), "README.md"))

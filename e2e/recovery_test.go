@@ -22,7 +22,8 @@ func TestRecovery_InformersConverge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(primary.Remove)
-	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: primary.DSN("postgres"), Args: []string{"--controllers="}}
+	byre := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Endpoint: primary.DSN("postgres"),
+		Args: []string{"--controllers="}}
 	server, err := byre.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,8 @@ func testSameRevisions(t *testing.T, db database, ns string, replicas ...*server
 	}
 	var watches []watch.Interface
 	for _, s := range replicas {
-		w, err := client(t, s).CoreV1().ConfigMaps(ns).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+		w, err := client(t, s).CoreV1().ConfigMaps(ns).Watch(t.Context(),
+			metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,9 @@ func testSameRevisions(t *testing.T, db database, ns string, replicas ...*server
 		}
 		return nil
 	})
-	want := mustQuery(t, db, fmt.Sprintf("SELECT revision, name FROM changes WHERE resource = 'configmaps' AND namespace = '%s' AND revision > %s ORDER BY revision", ns, list.ResourceVersion))
+	want := mustQuery(t, db,
+		fmt.Sprintf(
+			"SELECT revision, name FROM changes WHERE resource = 'configmaps' AND namespace = '%s' AND revision > %s ORDER BY revision", ns, list.ResourceVersion))
 	// A controller creates one more ConfigMap in a new namespace.
 	if len(want) != 8*each8 && len(want) != 8*each8+1 {
 		t.Fatalf("%d creates left %d changes", 8*each8, len(want))

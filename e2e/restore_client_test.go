@@ -52,10 +52,12 @@ func (c *restoreClient) change(t *testing.T) {
 	configMaps := c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"})
 	for _, object := range c.list(t, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}) {
 		object.SetLabels(map[string]string{"changed": strconv.Itoa(rand.Int())})
-		if _, err := configMaps.Namespace(object.GetNamespace()).Update(t.Context(), &object, metav1.UpdateOptions{}); err != nil {
+		if _, err := configMaps.Namespace(object.GetNamespace()).Update(t.Context(), &object,
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		object = unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"generateName": "later-"}}}
+		object = unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"generateName": "later-"}}}
 		if _, err := configMaps.Namespace("default").Create(t.Context(), &object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +67,8 @@ func (c *restoreClient) change(t *testing.T) {
 		if i%2 == 0 {
 			continue
 		}
-		if err := c.Dynamic.Resource(secrets).Namespace(object.GetNamespace()).Delete(t.Context(), object.GetName(), metav1.DeleteOptions{}); err != nil {
+		if err := c.Dynamic.Resource(secrets).Namespace(object.GetNamespace()).Delete(t.Context(), object.GetName(),
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -69,8 +69,10 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions := dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	fleets := dyn.Resource(schema.GroupVersionResource{Group: "scale.example.com", Version: "v1", Resource: "fleets"}).Namespace("default")
+	definitions := dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
+	fleets := dyn.Resource(schema.GroupVersionResource{Group: "scale.example.com", Version: "v1",
+		Resource: "fleets"}).Namespace("default")
 	if _, err := definitions.Create(ctx, fromYAML(t, fleetDefinition), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,8 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 
 	stale := current.DeepCopy()
 	current.Spec.Replicas = 5
-	if current, err = client.Update(ctx, resource, current, metav1.UpdateOptions{}); err != nil || current.Spec.Replicas != 5 {
+	if current, err = client.Update(ctx, resource, current, metav1.UpdateOptions{}); err != nil ||
+		current.Spec.Replicas != 5 {
 		t.Fatalf("the scale became %v: %v", current, err)
 	}
 	if _, err := client.Update(ctx, resource, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
@@ -118,7 +121,8 @@ func testScaleClient(t *testing.T, s *servers.Server) {
 		t.Errorf("more than the schema allows: %v", err)
 	}
 	gvr := resource.WithVersion("v1")
-	current, err = client.Patch(ctx, gvr, "north", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{})
+	current, err = client.Patch(ctx, gvr, "north", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`),
+		metav1.PatchOptions{})
 	if err != nil || current.Spec.Replicas != 7 {
 		t.Errorf("the scale became %v: %v", current, err)
 	}

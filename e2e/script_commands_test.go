@@ -65,7 +65,8 @@ func makeDependents(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	owner := args[0]
 	ts.Check(ts.Exec("kubectl", "get", "deployment", owner, "-o", "jsonpath={.metadata.uid}"))
-	reference := fmt.Sprintf("{apiVersion: apps/v1, kind: Deployment, name: %s, uid: %s, blockOwnerDeletion: ", owner, ts.ReadFile("stdout"))
+	reference := fmt.Sprintf("{apiVersion: apps/v1, kind: Deployment, name: %s, uid: %s, blockOwnerDeletion: ", owner,
+		ts.ReadFile("stdout"))
 	manifest := ts.MkAbs("dependents.yaml")
 	ts.Check(os.WriteFile(manifest, []byte(`apiVersion: apps/v1
 kind: ReplicaSet

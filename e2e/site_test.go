@@ -59,7 +59,8 @@ func newSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	for name, ca := range map[string]*peers.Authority{"users": s.users, "proxies": s.proxies, "hooks": s.web, "issuer": s.web} {
+	for name, ca := range map[string]*peers.Authority{"users": s.users, "proxies": s.proxies, "hooks": s.web,
+		"issuer": s.web} {
 		s.write(t, name+"-ca.crt", string(ca.PEM))
 	}
 	cert, key := clientCertificate(t, s.proxies, "front-proxy")

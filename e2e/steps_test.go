@@ -69,7 +69,8 @@ func TestSteps_EdgeNode(t *testing.T) {
 	h.Type(t, steps[1])
 	h.EditScript(t, "join.sh", operator.WithoutSystemctl)
 	h.Type(t, steps[2])
-	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth whoami"), `system:bootstrappers:named-node`)
+	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth whoami"),
+		`system:bootstrappers:named-node`)
 	mustSay(t, h.Type(t, "kubectl --kubeconfig /etc/kubernetes/bootstrap.kubeconfig auth can-i create certificatesigningrequests"), `yes`)
 }
 
@@ -162,7 +163,8 @@ func testThreeReplicas(t *testing.T, older string) {
 	hosts[0].Type(t, recovery[3])
 	mustHaveReplicas(t, hosts, hosts[2].Type(t, recovery[3]))
 	for _, h := range hosts {
-		mustSay(t, h.Type(t, asAdmin+"get configmaps --output name"), `(?s)^configmap/after\nconfigmap/before\nconfigmap/kube-root-ca.crt\n$`)
+		mustSay(t, h.Type(t, asAdmin+"get configmaps --output name"),
+			`(?s)^configmap/after\nconfigmap/before\nconfigmap/kube-root-ca.crt\n$`)
 	}
 }
 
@@ -196,7 +198,8 @@ func newDatabaseHost(t *testing.T) (h *operator.Host, socket string) {
 	if err := cluster.Exec(t.Context(), `CREATE ROLE postgres SUPERUSER LOGIN`); err != nil {
 		t.Fatal(err)
 	}
-	if err := cluster.WriteFile("pg_hba.conf", []byte("local all postgres trust\nlocal all byre scram-sha-256\n")); err != nil {
+	if err := cluster.WriteFile("pg_hba.conf",
+		[]byte("local all postgres trust\nlocal all byre scram-sha-256\n")); err != nil {
 		t.Fatal(err)
 	}
 	h.Setenv("PGUSER", "postgres")
@@ -207,7 +210,8 @@ func newDatabaseHost(t *testing.T) (h *operator.Host, socket string) {
 // newReplicaHosts makes three hosts whose PostgreSQL is at a socket, and a balancer before them.
 func newReplicaHosts(t *testing.T, socket string) ([]*operator.Host, *servers.Balancer) {
 	t.Helper()
-	replace := []string{"db1.example.com,db2.example.com", url.QueryEscape(socket), "https://byre.example.com:6443", "https://$BALANCER"}
+	replace := []string{"db1.example.com,db2.example.com", url.QueryEscape(socket), "https://byre.example.com:6443",
+		"https://$BALANCER"}
 	var hosts []*operator.Host
 	var addresses []string
 	peers := map[string]*operator.Host{}

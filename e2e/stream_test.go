@@ -49,7 +49,8 @@ func testKubectlWatch(t *testing.T, s *servers.Server) {
 	}
 	create("first", map[string]string{"kind": "widget"})
 
-	lines := startKubectl(t, s, "get", "configmaps", "-n", ns, "-l", "kind=widget", "-w", "--output-watch-events", "--no-headers")
+	lines := startKubectl(t, s, "get", "configmaps", "-n", ns, "-l", "kind=widget", "-w", "--output-watch-events",
+		"--no-headers")
 	expect := func(pattern string) {
 		t.Helper()
 		expectLine(t, lines, pattern)
@@ -114,7 +115,8 @@ func startKubectl(t *testing.T, s *servers.Server, args ...string) <-chan string
 // kubectlCommand returns a kubectl with an empty discovery cache.
 func kubectlCommand(t *testing.T, s *servers.Server, args ...string) *exec.Cmd {
 	t.Helper()
-	return exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
+	return exec.CommandContext(t.Context(), programs.Kubectl.Path(),
+		append([]string{"--kubeconfig", s.Kubeconfig, "--cache-dir", t.TempDir()}, args...)...)
 }
 
 // runKubectl runs kubectl, which must succeed, and returns what it prints.

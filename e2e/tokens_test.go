@@ -22,7 +22,8 @@ func testIssuer(t *testing.T, s *servers.Server, issuer string) {
 	if _, err := c.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	token, stderr, err := kubectl(t, kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AdminToken)), "create", "token", "robot", "-n", ns, "--audience", "vault")
+	token, stderr, err := kubectl(t, kubeconfig(t, s.URL, s.CAFile, tokenUser(servers.AdminToken)), "create", "token",
+		"robot", "-n", ns, "--audience", "vault")
 	if err != nil {
 		t.Fatal(stderr)
 	}
@@ -56,7 +57,8 @@ func testIssuer(t *testing.T, s *servers.Server, issuer string) {
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		t.Fatal(err)
 	}
-	if claims.Issuer != issuer || claims.Subject != "system:serviceaccount:tokens:robot" || len(claims.Audience) != 1 || claims.Audience[0] != "vault" {
+	if claims.Issuer != issuer || claims.Subject != "system:serviceaccount:tokens:robot" || len(claims.Audience) != 1 ||
+		claims.Audience[0] != "vault" {
 		t.Errorf("the token says %+v", claims)
 	}
 }

@@ -107,17 +107,21 @@ spec: {reference: other}
 		}
 		return nil
 	})
-	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o", "jsonpath={.spec.reference} {.spec.referenceType}"); got != "other Flunder" {
+	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o",
+		"jsonpath={.spec.reference} {.spec.referenceType}"); got != "other Flunder" {
 		t.Errorf("get: %q", got)
 	}
-	if got := runKubectl(t, a.Server, "get", "fischers,flunders", "-l", "kind=fish", "-A", "-o", "name"); got != "flunder.wardle.example.com/good\n" {
+	if got := runKubectl(t, a.Server, "get", "fischers,flunders", "-l", "kind=fish", "-A", "-o",
+		"name"); got != "flunder.wardle.example.com/good\n" {
 		t.Errorf("list: %q", got)
 	}
-	runKubectl(t, a.Server, "patch", "flunder", "good", "--type=json", "-p", `[{"op":"replace","path":"/spec/reference","value":"another"}]`)
+	runKubectl(t, a.Server, "patch", "flunder", "good", "--type=json", "-p",
+		`[{"op":"replace","path":"/spec/reference","value":"another"}]`)
 	expect("MODIFIED", "good")
 	runKubectl(t, a.Server, "label", "flunder", "good", "size=big")
 	expect("MODIFIED", "good")
-	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o", "jsonpath={.spec.reference} {.metadata.labels.size}"); got != "another big" {
+	if got := runKubectl(t, a.Server, "get", "flunder", "good", "-o",
+		"jsonpath={.spec.reference} {.metadata.labels.size}"); got != "another big" {
 		t.Errorf("after the patches: %q", got)
 	}
 	runKubectl(t, a.Server, "delete", "flunder/good", "fischer/fritz")
@@ -127,7 +131,8 @@ spec: {reference: other}
 // testAccess checks that byre authenticates and authorizes for the backend.
 func (a *aggregated) testAccess(t *testing.T) {
 	const list, create = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders", `{"metadata":{"name":"alices"}}`
-	if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusForbidden || !strings.Contains(body, `User \"alice\" cannot list resource \"flunders\" in API group \"wardle.example.com\"`) {
+	if code, body := get(t, a.Server, servers.AliceToken, list); code != http.StatusForbidden ||
+		!strings.Contains(body, `User \"alice\" cannot list resource \"flunders\" in API group \"wardle.example.com\"`) {
 		t.Errorf("without a right: %d %s", code, body)
 	}
 	runKubectl(t, a.Server, "create", "role", "reader", "--verb=get,list", "--resource=flunders.wardle.example.com")
@@ -158,7 +163,8 @@ func (a *aggregated) testVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services := c.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	services := c.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+		Resource: "apiservices"})
 	first, err := services.Get(t.Context(), "v1alpha1.wardle.example.com", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -179,14 +185,17 @@ func (a *aggregated) testVersions(t *testing.T) {
 	}
 	a.awaitVersion(t, "v1beta1")
 	// The new version has no fischers, whose preferred version stays the other one.
-	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com", "--no-headers"); !strings.Contains(got, "wardle.example.com/v1beta1") || !strings.Contains(got, "wardle.example.com/v1alpha1") {
+	if got := runKubectl(t, a.Server, "api-resources", "--api-group=wardle.example.com",
+		"--no-headers"); !strings.Contains(got, "wardle.example.com/v1beta1") ||
+		!strings.Contains(got, "wardle.example.com/v1alpha1") {
 		t.Errorf("api-resources: %s", got)
 	}
 	if err := services.Delete(t.Context(), "v1beta1.wardle.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	a.awaitVersion(t, "v1alpha1")
-	if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1beta1/flunders"); code != http.StatusNotFound {
+	if code, body := get(t, a.Server, servers.AdminToken,
+		"/apis/wardle.example.com/v1beta1/flunders"); code != http.StatusNotFound {
 		t.Errorf("the version that is gone: %d %s", code, body)
 	}
 }
@@ -213,7 +222,8 @@ func (a *aggregated) make(t *testing.T, name string) {
 	flunder := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": flunders.GroupVersion().String(), "kind": "Flunder", "metadata": map[string]any{"name": name},
 	}}
-	if _, err := c.Resource(flunders).Namespace("default").Create(t.Context(), flunder, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Resource(flunders).Namespace("default").Create(t.Context(), flunder,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -245,7 +255,8 @@ func (a *aggregated) testRestart(t *testing.T) {
 
 	a.wardle.Kill()
 	storetest.EventuallySucceeds(t, "503 for the resources of the killed backend", func() error {
-		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
+		if code, body := get(t, a.Server, servers.AdminToken,
+			"/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("%d %s", code, body)
 		}
 		return nil
@@ -255,7 +266,8 @@ func (a *aggregated) testRestart(t *testing.T) {
 	}
 	// The backend serves before it has read which front proxy to trust.
 	storetest.EventuallySucceeds(t, "the restarted backend trusts byre as its front proxy", func() error {
-		if code, body := get(t, a.Server, servers.AdminToken, "/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
+		if code, body := get(t, a.Server, servers.AdminToken,
+			"/apis/wardle.example.com/v1alpha1/flunders"); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
 		return nil

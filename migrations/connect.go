@@ -64,7 +64,8 @@ func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
 	for {
 		conn, err := pgx.ConnectConfig(ctx, config)
 		var refused *pgconn.PgError
-		mayBeStandby := errors.As(err, &refused) && refused.Code == codeInvalidCatalogName && strings.Contains(Address(config), ",")
+		mayBeStandby := errors.As(err, &refused) && refused.Code == codeInvalidCatalogName &&
+			strings.Contains(Address(config), ",")
 		if !mayBeStandby || time.Now().After(ends) {
 			return conn, err
 		}
@@ -137,7 +138,9 @@ func WithSchema(dsn, schema string) (string, error) {
 	}
 	if given := config.ConnConfig.RuntimeParams["search_path"]; given != "" {
 		if SchemaName(config.ConnConfig) != schema {
-			return "", fmt.Errorf("the endpoint has the search_path %s, which does not begin with the schema %q: name one of them only", given, schema)
+			return "",
+				fmt.Errorf("the endpoint has the search_path %s, which does not begin with the schema %q: name one of them only",
+					given, schema)
 		}
 		return dsn, nil
 	}
@@ -208,15 +211,18 @@ func HasSchema(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	}
 	switch {
 	case wanted == "" && current == "":
-		return false, fmt.Errorf("PostgreSQL at %s: no schema of the search_path exists: create it, or name one with --database-schema", Address(config))
+		return false,
+			fmt.Errorf("PostgreSQL at %s: no schema of the search_path exists: create it, or name one with --database-schema",
+				Address(config))
 	case wanted == "" || current == wanted:
 		return true, nil
 	case !exists:
 		return false, nil
 	}
-	return false, fmt.Errorf("PostgreSQL at %s: sessions use the schema %q instead of %q: grant USAGE on the schema to %s; "+
-		"behind a pooler, set search_path for the role (ALTER ROLE) or at the pooler",
-		Address(config), current, wanted, pgx.Identifier{config.User}.Sanitize())
+	return false,
+		fmt.Errorf("PostgreSQL at %s: sessions use the schema %q instead of %q: grant USAGE on the schema to %s; "+
+			"behind a pooler, set search_path for the role (ALTER ROLE) or at the pooler",
+			Address(config), current, wanted, pgx.Identifier{config.User}.Sanitize())
 }
 
 // passwordFile is the parameter of an endpoint that names a file with only the password, such as a
@@ -239,11 +245,13 @@ func RefreshCredentials(dsn string, config *pgx.ConnConfig) error {
 		if parse := new(pgconn.ParseConfigError); errors.As(err, &parse) && parse.Unwrap() != nil {
 			err = parse.Unwrap()
 		}
-		return &explained{text: "PostgreSQL at " + Address(config) + ": " + oneLine(err.Error()) + ": correct the file that the endpoint names", err: err}
+		return &explained{text: "PostgreSQL at " + Address(config) + ": " + oneLine(err.Error()) +
+			": correct the file that the endpoint names", err: err}
 	}
 	config.Password = fresh.Password
 	refreshRoots(config.TLSConfig, fresh.TLSConfig)
-	for i, fallback := range config.Fallbacks[:min(len(config.Fallbacks), len(fresh.Fallbacks))] { // the other hosts of the endpoint
+	// the other hosts of the endpoint
+	for i, fallback := range config.Fallbacks[:min(len(config.Fallbacks), len(fresh.Fallbacks))] {
 		refreshRoots(fallback.TLSConfig, fresh.Fallbacks[i].TLSConfig)
 	}
 	return nil

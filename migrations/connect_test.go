@@ -19,13 +19,15 @@ import (
 func TestWithSchema_NamesTheSchema(t *testing.T) {
 	t.Parallel()
 	for _, endpoint := range []string{
-		"postgres://u:p%40ss@h1:5433,h2/db", "postgres://u@h/db?sslmode=disable&pool_max_conns=3", "host=h user=u dbname=db password='p ss'",
+		"postgres://u:p%40ss@h1:5433,h2/db", "postgres://u@h/db?sslmode=disable&pool_max_conns=3",
+		"host=h user=u dbname=db password='p ss'",
 	} {
 		before, err := migrations.ParseDSN(endpoint)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, schema := range []string{"cp1", "Upper", `with "quotes" and 'apostrophes'`, `back\slash`, "a,b", "ümläut", "a&b=c?d#e", "select"} {
+		for _, schema := range []string{"cp1", "Upper", `with "quotes" and 'apostrophes'`, `back\slash`, "a,b", "ümläut",
+			"a&b=c?d#e", "select"} {
 			dsn, err := migrations.WithSchema(endpoint, schema)
 			if err != nil {
 				t.Errorf("%s, %s: %v", endpoint, schema, err)
@@ -39,8 +41,10 @@ func TestWithSchema_NamesTheSchema(t *testing.T) {
 			if got := migrations.SchemaName(config.ConnConfig); got != schema {
 				t.Errorf("%s: schema %q, want %q", dsn, got, schema)
 			}
-			if config.ConnConfig.Password != before.ConnConfig.Password || config.ConnConfig.Database != before.ConnConfig.Database ||
-				migrations.Address(config.ConnConfig) != migrations.Address(before.ConnConfig) || config.MaxConns != before.MaxConns {
+			if config.ConnConfig.Password != before.ConnConfig.Password ||
+				config.ConnConfig.Database != before.ConnConfig.Database ||
+				migrations.Address(config.ConnConfig) != migrations.Address(before.ConnConfig) ||
+				config.MaxConns != before.MaxConns {
 				t.Errorf("%s is another endpoint than %s", dsn, endpoint)
 			}
 			if again, err := migrations.WithSchema(dsn, schema); err != nil || again != dsn {
@@ -70,7 +74,8 @@ func TestWithSchema_Refuses(t *testing.T) {
 func TestSchema_IsTheFirstOfTheSearchPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
-		"": "", "cp1": "cp1", "Cp1": "cp1", ` "Cp1" , public`: "Cp1", `"a""b",c`: `a"b`, "a,b": "a", `"$user",public`: "", "$user": "",
+		"": "", "cp1": "cp1", "Cp1": "cp1", ` "Cp1" , public`: "Cp1", `"a""b",c`: `a"b`, "a,b": "a", `"$user",public`: "",
+		"$user": "",
 	} {
 		config, err := migrations.ParseDSN("host=h search_path='" + path + "'")
 		if err != nil {
@@ -114,14 +119,17 @@ func TestRefreshCredentials_ReadsFilesAgain(t *testing.T) {
 func TestRefreshCredentials_NamesTheFile(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing")
-	for _, parameter := range []string{"passwordfile=" + missing, "sslcert=" + missing + "&sslkey=" + missing, "sslrootcert=" + missing} {
+	for _, parameter := range []string{"passwordfile=" + missing, "sslcert=" + missing + "&sslkey=" + missing,
+		"sslrootcert=" + missing} {
 		pool, err := migrations.ParseDSN("postgres://user:hidden@127.0.0.1:1/database")
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = migrations.RefreshCredentials("postgres://user:hidden@127.0.0.1:1/database?"+parameter, pool.ConnConfig)
-		if err == nil || !strings.HasPrefix(err.Error(), "PostgreSQL at 127.0.0.1:1: ") || !strings.Contains(err.Error(), missing) ||
-			!strings.HasSuffix(err.Error(), ": correct the file that the endpoint names") || strings.Contains(err.Error(), "hidden") {
+		if err == nil || !strings.HasPrefix(err.Error(), "PostgreSQL at 127.0.0.1:1: ") ||
+			!strings.Contains(err.Error(), missing) ||
+			!strings.HasSuffix(err.Error(), ": correct the file that the endpoint names") ||
+			strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v", parameter, err)
 		}
 		// Explain returns an error that is explained already unchanged.
@@ -131,7 +139,8 @@ func TestRefreshCredentials_NamesTheFile(t *testing.T) {
 	}
 }
 
-// TestRefreshCredentials_KeepsTheHostsOfTheStart: the service file that an endpoint names changes while the program runs.
+// TestRefreshCredentials_KeepsTheHostsOfTheStart: the service file that an endpoint names changes while the program
+// runs.
 func TestRefreshCredentials_KeepsTheHostsOfTheStart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "services")
@@ -146,10 +155,12 @@ func TestRefreshCredentials_KeepsTheHostsOfTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"host=127.0.0.2\nsslmode=require\n", "host=127.0.0.1,127.0.0.2,127.0.0.3\nsslmode=disable\n"} {
+	for _, text := range []string{"host=127.0.0.2\nsslmode=require\n",
+		"host=127.0.0.1,127.0.0.2,127.0.0.3\nsslmode=disable\n"} {
 		write(text + "password=next\n")
 		config := pool.ConnConfig.Copy()
-		if err := pool.BeforeConnect(t.Context(), config); err != nil || config.Password != "next" || len(config.Fallbacks) != 2 {
+		if err := pool.BeforeConnect(t.Context(), config); err != nil || config.Password != "next" ||
+			len(config.Fallbacks) != 2 {
 			t.Errorf("%q: %v, %d other hosts", text, err, len(config.Fallbacks))
 		}
 	}
@@ -207,7 +218,8 @@ func (p *fakePooler) serve(conn net.Conn) {
 		p.asked <- query.String
 		rows, isKnown := p.answers[query.String]
 		if !isKnown {
-			backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "42704", Message: "unrecognized configuration parameter"})
+			backend.Send(&pgproto3.ErrorResponse{Severity: "ERROR", Code: "42704",
+				Message: "unrecognized configuration parameter"})
 			continue
 		}
 		backend.Send(&pgproto3.RowDescription{Fields: make([]pgproto3.FieldDescription, len(rows[0]))})
@@ -273,7 +285,8 @@ func TestPgpool_IsRefused(t *testing.T) {
 func TestConnect_WaitsUntilAStandbyHasTheDatabase(t *testing.T) {
 	t.Parallel()
 	for others, isRefused := range map[string]bool{",127.0.0.1:1": false, "": true} {
-		p := &fakePooler{answers: map[string][][]string{`SELECT inet_client_port()`: {{"1"}}, `show transaction_read_only`: {{"off"}}}, asked: make(chan string, 16)}
+		p := &fakePooler{answers: map[string][][]string{`SELECT inet_client_port()`: {{"1"}},
+			`show transaction_read_only`: {{"off"}}}, asked: make(chan string, 16)}
 		p.lacks.Store(2)
 		config, err := migrations.ParseDSN(strings.Replace(p.start(t), "/byre?", others+"/byre?", 1))
 		if err != nil {

@@ -21,7 +21,8 @@ func TestDial_SetsSocketOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.ConnConfig.ConnectTimeout != connectTimeout || config.ConnConfig.ValidateConnect == nil {
-		t.Errorf("connect_timeout %v, target_session_attrs set: %v", config.ConnConfig.ConnectTimeout, config.ConnConfig.ValidateConnect != nil)
+		t.Errorf("connect_timeout %v, target_session_attrs set: %v", config.ConnConfig.ConnectTimeout,
+			config.ConnConfig.ValidateConnect != nil)
 	}
 	conn, err := config.ConnConfig.DialFunc(t.Context(), "tcp", listener.Addr().String())
 	if err != nil {
@@ -44,7 +45,9 @@ func TestDial_SetsSocketOptions(t *testing.T) {
 	} {
 		var value int
 		var optErr error
-		if err := raw.Control(func(fd uintptr) { value, optErr = unix.GetsockoptInt(int(fd), option.level, option.opt) }); err != nil || optErr != nil {
+		if err := raw.Control(func(fd uintptr) {
+			value, optErr = unix.GetsockoptInt(int(fd), option.level, option.opt)
+		}); err != nil || optErr != nil {
 			t.Fatal(option.name, err, optErr)
 		}
 		if value != option.wanted {

@@ -121,12 +121,15 @@ func cause(config *pgx.ConnConfig, err error) string {
 	case errors.Is(err, fs.ErrPermission):
 		return "the socket or file may not be opened: correct its permissions"
 	case errors.As(err, &unknownAuthority), errors.As(err, &certificate):
-		return oneLine(fmt.Sprintf("the server's certificate is not accepted (%v): correct sslrootcert, sslmode or the certificate", root(err)))
+		return oneLine(
+			fmt.Sprintf("the server's certificate is not accepted (%v): correct sslrootcert, sslmode or the certificate",
+				root(err)))
 	case strings.Contains(err.Error(), "server refused TLS connection"): // pgconn has no sentinel for this error
 		return "the server refuses TLS: turn ssl on in postgresql.conf, or set sslmode=prefer in the endpoint"
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), errors.Is(err, syscall.ETIMEDOUT):
 		return "no answer in time: check that host and port are reachable"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
 		return "the connection was closed by the server: see its log"
 	}
 	return oneLine(root(err).Error())
@@ -136,20 +139,24 @@ func cause(config *pgx.ConnConfig, err error) string {
 // and the next step.
 func serverCause(config *pgx.ConnConfig, err *pgconn.PgError) string {
 	if err.Code == codeInvalidAuthorization && err.Routine == roleRoutine {
-		return fmt.Sprintf("%[1]s: create it (CREATE ROLE %[2]s LOGIN), or let it log in (ALTER ROLE %[2]s LOGIN), or correct the user in the endpoint",
+		return fmt.Sprintf(
+			"%[1]s: create it (CREATE ROLE %[2]s LOGIN), or let it log in (ALTER ROLE %[2]s LOGIN), or correct the user in the endpoint",
 			oneLine(err.Message), pgx.Identifier{config.User}.Sanitize())
 	}
 	next := map[string]string{
-		codeInvalidPassword:       "correct the password in the endpoint, PGPASSWORD or the passfile",
-		codeInvalidAuthorization:  "allow the user, host and database in pg_hba.conf, and TLS as that demands (sslmode)",
-		codeInvalidCatalogName:    fmt.Sprintf("create it (CREATE DATABASE %s) or correct the endpoint", pgx.Identifier{config.Database}.Sanitize()),
-		codeInsufficientPrivilege: fmt.Sprintf("grant it to %s (the owner of the database and its schema has every right needed)", pgx.Identifier{config.User}.Sanitize()),
-		codeUndefinedTable:        "the schema was changed or removed: run \"byre migrate status\"",
-		codeReadOnlyTransaction:   "the server is a standby, or default_transaction_read_only is on",
-		codeTooManyConnections:    "raise max_connections, or lower pool_max_conns in the endpoint",
-		codeDiskFull:              "free space on the server's disk",
-		codeCannotConnectNow:      "the server starts or stops: wait, or see its log",
-		codeLockNotAvailable:      "end the other session's transaction (a backup, for example), or wait for its end",
+		codeInvalidPassword:      "correct the password in the endpoint, PGPASSWORD or the passfile",
+		codeInvalidAuthorization: "allow the user, host and database in pg_hba.conf, and TLS as that demands (sslmode)",
+		codeInvalidCatalogName: fmt.Sprintf("create it (CREATE DATABASE %s) or correct the endpoint",
+			pgx.Identifier{config.Database}.Sanitize()),
+		codeInsufficientPrivilege: fmt.Sprintf(
+			"grant it to %s (the owner of the database and its schema has every right needed)",
+			pgx.Identifier{config.User}.Sanitize()),
+		codeUndefinedTable:      "the schema was changed or removed: run \"byre migrate status\"",
+		codeReadOnlyTransaction: "the server is a standby, or default_transaction_read_only is on",
+		codeTooManyConnections:  "raise max_connections, or lower pool_max_conns in the endpoint",
+		codeDiskFull:            "free space on the server's disk",
+		codeCannotConnectNow:    "the server starts or stops: wait, or see its log",
+		codeLockNotAvailable:    "end the other session's transaction (a backup, for example), or wait for its end",
 	}[err.Code]
 	text := oneLine(err.Message)
 	if err.Code == codeProtocolViolation && strings.Contains(text, "search_path") {

@@ -19,9 +19,11 @@ func TestExplain_RoleInOtherLanguages(t *testing.T) {
 	for _, test := range []struct{ routine, message, want string }{
 		{"InitializeSessionUserId", "Rolle »nobody« existiert nicht", `CREATE ROLE "nobody" LOGIN`},
 		{"InitializeSessionUserId", "Rolle »nobody« hat keine Berechtigung zum Einloggen", `ALTER ROLE "nobody" LOGIN`},
-		{"ClientAuthentication", "kein pg_hba.conf-Eintrag für Host »::1«", "allow the user, host and database in pg_hba.conf"},
+		{"ClientAuthentication", "kein pg_hba.conf-Eintrag für Host »::1«",
+			"allow the user, host and database in pg_hba.conf"},
 	} {
-		text := Explain(config, &pgconn.PgError{Code: codeInvalidAuthorization, Routine: test.routine, Message: test.message}).Error()
+		text := Explain(config,
+			&pgconn.PgError{Code: codeInvalidAuthorization, Routine: test.routine, Message: test.message}).Error()
 		if !strings.Contains(text, test.message) || !strings.Contains(text, test.want) {
 			t.Errorf("%s lacks %s", text, test.want)
 		}

@@ -210,7 +210,8 @@ func TestMigrate_RefusesANewerSchema(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 999 || !errors.Is(err, migrations.ErrNewer) {
+		if state, err := migrations.Status(t.Context(), d.endpoint); state.Current != 999 ||
+			!errors.Is(err, migrations.ErrNewer) {
 			t.Errorf("status: %+v, %v", state, err)
 		}
 		if after := d.query(t, schema); strings.Join(before, "\n") != strings.Join(after, "\n") {
@@ -264,7 +265,8 @@ func TestMigrate_RefusesAnUnreleasedSchema(t *testing.T) {
 			"status": func() (migrations.State, error) { return migrations.Status(t.Context(), d.endpoint) },
 		} {
 			_, err := move()
-			if !errors.Is(err, migrations.ErrUnreleased) || !strings.Contains(err.Error(), "schema 3") || !strings.Contains(err.Error(), "byre restore") {
+			if !errors.Is(err, migrations.ErrUnreleased) || !strings.Contains(err.Error(), "schema 3") ||
+				!strings.Contains(err.Error(), "byre restore") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -515,9 +517,11 @@ func TestSQLiteDSN_EscapesPaths(t *testing.T) {
 // contain a password. SQLiteDSN escapes the path of a file so that unescaping returns the path.
 func FuzzParseEndpoint(f *testing.F) {
 	for _, endpoint := range []string{
-		"", ":", "sqlite:", "sqlite://", "sqlite:///var/lib/byre.db", "sqlite:relative.db", "sqlite://%3Fmode=memory", "sqlite:///a%00b", "sqlite:///%zz",
+		"", ":", "sqlite:", "sqlite://", "sqlite:///var/lib/byre.db", "sqlite:relative.db", "sqlite://%3Fmode=memory",
+		"sqlite:///a%00b", "sqlite:///%zz",
 		"sqlite:///a?mode=ro", "sqlite:///a#b", "sqlite:////", "sqlite::memory:", "byre.db", "SQLITE:///x",
-		"postgres://u:secret@h/db", "postgresql://h1,h2:5433/db?sslmode=disable", "host=h password='se cret' user=u", "mysql://u:secret@h/db", "postgres:", "=",
+		"postgres://u:secret@h/db", "postgresql://h1,h2:5433/db?sslmode=disable", "host=h password='se cret' user=u",
+		"mysql://u:secret@h/db", "postgres:", "=",
 	} {
 		f.Add(endpoint)
 	}
@@ -563,13 +567,16 @@ func TestUp_BrokenAtAnyStatement(t *testing.T) {
 	want := d.query(t, postgresSchema)
 	broken := 0
 	for skip, isOver := 0, false; !isOver; skip++ {
-		for state, err := migrations.Status(t.Context(), d.endpoint); state.Current > 1; state, err = migrations.Down(t.Context(), d.endpoint, false) {
+		for state, err := migrations.Status(t.Context(),
+			d.endpoint); state.Current > 1; state, err = migrations.Down(t.Context(), d.endpoint, false) {
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		proxy := pgtest.NewProxy(t, d.endpoint)
-		triggered := proxy.Set(pgtest.Failpoint{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Action { return pgtest.Drop }})
+		triggered := proxy.Set(pgtest.Failpoint{Point: pgtest.Answered, Skip: skip, Do: func() pgtest.Action {
+			return pgtest.Drop
+		}})
 		_, upErr := migrations.Up(t.Context(), proxy.DSN())
 		select {
 		case <-triggered:

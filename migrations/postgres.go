@@ -101,7 +101,8 @@ func (s *postgresConn) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if tables > 0 {
-		return fmt.Errorf("%s has %d tables in the schema that byre would use: %w", DatabaseName(s.conn.Config()), tables, ErrForeign)
+		return fmt.Errorf("%s has %d tables in the schema that byre would use: %w", DatabaseName(s.conn.Config()), tables,
+			ErrForeign)
 	}
 	return nil
 }

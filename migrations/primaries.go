@@ -99,7 +99,8 @@ func (p *Primaries) ask(ctx context.Context, config *pgx.ConnConfig) {
 
 // hostsOf returns a configuration for each address of an endpoint.
 func hostsOf(ctx context.Context, config *pgx.ConnConfig) (hosts []*pgx.ConnConfig) {
-	all := append([]*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port, TLSConfig: config.TLSConfig}}, config.Fallbacks...)
+	all := append([]*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port, TLSConfig: config.TLSConfig}},
+		config.Fallbacks...)
 	for i, host := range all {
 		isSame := func(other *pgconn.FallbackConfig) bool { return other.Host == host.Host && other.Port == host.Port }
 		if slices.IndexFunc(all, isSame) < i { // the same host with another sslmode
@@ -149,8 +150,9 @@ func (p *Primaries) Check(address string, t Timeline) error {
 		delete(p.refused, address)
 		return nil
 	}
-	err := fmt.Errorf("two primaries: this one is on timeline %d, and byre has met timeline %d of the same system, so that a standby "+
-		"was promoted in its place: stop it and make it a standby (pg_rewind), or start byre again if you have restored it on purpose",
+	err := fmt.Errorf(
+		"two primaries: this one is on timeline %d, and byre has met timeline %d of the same system, so that a standby "+
+			"was promoted in its place: stop it and make it a standby (pg_rewind), or start byre again if you have restored it on purpose",
 		t.Number, highest)
 	if time.Since(p.refused[address]) > refusalTime {
 		p.log.Error("postgres: "+err.Error(), "server", address)

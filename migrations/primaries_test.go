@@ -19,13 +19,16 @@ func TestPrimaries_AsksEachAddress(t *testing.T) {
 	}
 	var addresses []string
 	for _, host := range hostsOf(t.Context(), pool.ConnConfig) {
-		if host.Host != "/run" && (len(host.Fallbacks) != 1 || host.Fallbacks[0].Host != host.Host || (host.TLSConfig == nil) == (host.Fallbacks[0].TLSConfig == nil)) {
+		if host.Host != "/run" &&
+			(len(host.Fallbacks) != 1 || host.Fallbacks[0].Host != host.Host ||
+				(host.TLSConfig == nil) == (host.Fallbacks[0].TLSConfig == nil)) {
 			t.Errorf("%s is not asked with TLS and without: %+v", host.Host, host.Fallbacks)
 		}
 		resolved, _ := host.LookupFunc(t.Context(), host.Host)
 		addresses = append(addresses, resolved...)
 	}
-	if want := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "/run"}; len(addresses) != 4 || addresses[1] != want[1] || addresses[3] != want[3] {
+	if want := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "/run"}; len(addresses) != 4 || addresses[1] != want[1] ||
+		addresses[3] != want[3] {
 		t.Errorf("asked %v, want %v", addresses, want)
 	}
 }

@@ -191,8 +191,8 @@ func AcquireFile(path string) (*FileLock, error) {
 	return l, nil
 }
 
-// WithFileLock calls do while it holds the lock that Acquire takes. It writes nothing to the lock's file, for which a full disk
-// has no space.
+// WithFileLock calls do while it holds the lock that Acquire takes. It writes nothing to the lock's file, for which a
+// full disk has no space.
 func WithFileLock(path string, do func() error) error {
 	l, err := acquire(path)
 	if err != nil {
@@ -221,9 +221,9 @@ func acquire(path string) (*FileLock, error) {
 	return &FileLock{Path: path, file: file}, nil
 }
 
-// Identity names the lock on this boot of the system: a process that has a lock of this name has the lock of every process
-// before that had one of the same name. A copy of the file has another one, and so has the lock on another machine. It is
-// empty where the system does not tell.
+// Identity names the lock on this boot of the system: a process that has a lock of this name has the lock of every
+// process before that had one of the same name. A copy of the file has another one, and so has the lock on another
+// machine. It is empty where the system does not tell.
 func (l *FileLock) Identity() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	var stat syscall.Stat_t

@@ -52,7 +52,8 @@ func TestResolve_FollowsLinks(t *testing.T) {
 	t.Chdir(links)
 	want := filepath.Join(dir, "byre.db")
 	for _, exists := range []bool{false, true} {
-		for _, path := range []string{want, "absolute", "relative", "twice", "dir/byre.db", filepath.Join(links, "dir", "byre.db")} {
+		for _, path := range []string{want, "absolute", "relative", "twice", "dir/byre.db",
+			filepath.Join(links, "dir", "byre.db")} {
 			if got, err := migrations.ResolveFile(path); err != nil || got != want {
 				t.Errorf("%s (file exists: %v) is %s, %v; want %s", path, exists, got, err, want)
 			}
@@ -97,14 +98,16 @@ func TestInspect_KnowsForeignFiles(t *testing.T) {
 		if err := os.WriteFile(path+"-journal", []byte(test.journal), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if fresh, err := migrations.InspectFile(path); fresh != test.fresh || !fresh && !errors.Is(err, migrations.ErrForeign) {
+		if fresh, err := migrations.InspectFile(path); fresh != test.fresh || !fresh &&
+			!errors.Is(err, migrations.ErrForeign) {
 			t.Errorf("zeros with a journal %s: %v, %v", name, fresh, err)
 		}
 	}
 	// A power failure in the first COMMIT may leave the new header and the journal.
 	header := append([]byte("SQLite format 3\x00"), make([]byte, 84)...)
 	binary.BigEndian.PutUint32(header[68:], migrations.ApplicationID)
-	if err := errors.Join(os.WriteFile(path, header, 0o600), os.WriteFile(path+"-journal", []byte(emptyFile), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(path, header, 0o600),
+		os.WriteFile(path+"-journal", []byte(emptyFile), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if fresh, err := migrations.InspectFile(path); !fresh || err != nil {

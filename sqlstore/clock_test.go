@@ -32,7 +32,8 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 		local, revision = local.Add(step.passed), revision+1
 		start = start.Add(step.passed)
 		got := c.compare(State{Revision: revision, Time: start.Add(step.ahead)}, local)
-		if old := got.old.Sub(start); old != step.old || (got.jump > 0) != step.jump || !got.now.Equal(start.Add(step.ahead)) {
+		if old := got.old.Sub(start); old != step.old || (got.jump > 0) != step.jump ||
+			!got.now.Equal(start.Add(step.ahead)) {
 			t.Errorf("step %d: %+v is %v ahead, want %+v", i, got, old, step)
 		}
 	}
@@ -42,7 +43,8 @@ func TestClock_FollowsTheDatabase(t *testing.T) {
 	}
 	c.forget(c.jump)
 	local = local.Add(time.Second)
-	if got := c.compare(State{Revision: revision, Time: start.Add(time.Second)}, local); got.jump != 0 || !got.old.Equal(got.now) {
+	if got := c.compare(State{Revision: revision, Time: start.Add(time.Second)}, local); got.jump != 0 ||
+		!got.old.Equal(got.now) {
 		t.Errorf("after the last of the older records: %+v", got)
 	}
 	if got := c.oldest(time.Hour, State{Revision: revision}, local); got != 101 {

@@ -35,7 +35,9 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 
 // compact deletes the changes of the selected resources up to a revision that have reached an age;
 // if it is 0, all of them. deleted is how many, also if it fails; a call after it may delete more, unless it is 0.
-func (s *housekeeping) compact(ctx context.Context, upTo int64, t times, age time.Duration, selects func(History) bool) (deleted int64, err error) {
+func (s *housekeeping) compact(
+	ctx context.Context, upTo int64, t times, age time.Duration, selects func(History) bool,
+) (deleted int64, err error) {
 	histories, err := s.driver.Histories(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("compact: %w", err)
@@ -65,7 +67,9 @@ const maxUnknown = 5_000
 // later than now was made while the clock was ahead: its age is unknown. It is deleted with the
 // first change after it whose age is known, when that one is old enough. A call deletes either
 // the changes of unknown age that are the oldest, or those up to the next one.
-func (s *housekeeping) deleteOlder(ctx context.Context, h History, d Deletion, now time.Time) (deleted int64, err error) {
+func (s *housekeeping) deleteOlder(
+	ctx context.Context, h History, d Deletion, now time.Time,
+) (deleted int64, err error) {
 	if h.FirstTime.After(now) {
 		changes, err := s.driver.Changes(ctx, ChangesQuery{Of: &h.Resource, Kept: true, KeysOnly: true, Limit: maxUnknown})
 		if err != nil {
@@ -308,7 +312,8 @@ func (s *Store) compactionEnd(ctx context.Context, c Compaction) (last int64, er
 		if !c.Of.Selects(h.Resource) {
 			continue
 		}
-		newest, err := s.Changes(ctx, ChangesQuery{Of: &h.Resource, Before: math.MaxInt64, Kept: true, KeysOnly: true, Limit: 1})
+		newest, err := s.Changes(ctx,
+			ChangesQuery{Of: &h.Resource, Before: math.MaxInt64, Kept: true, KeysOnly: true, Limit: 1})
 		if err != nil {
 			return 0, err
 		}
@@ -416,7 +421,9 @@ const graceTime = 24 * time.Hour
 // Invariant: RetainedFor becomes shorter only when nothing is left that it keeps. The caller deletes
 // before it stores changed; otherwise a process that ends in between would leave changes that the next
 // one deletes at once, without a word.
-func (s *housekeeping) retentionNow(h History, t times, changed map[Resource]time.Duration) (age time.Duration, isLonger bool) {
+func (s *housekeeping) retentionNow(
+	h History, t times, changed map[Resource]time.Duration,
+) (age time.Duration, isLonger bool) {
 	age, isLonger = s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
 	isKept := exceeds(h.RetainedFor, age) && t.isDue(h, age)
 	if !isKept || s.clock.hasRun(graceTime, time.Now()) {
@@ -428,8 +435,9 @@ func (s *housekeeping) retentionNow(h History, t times, changed map[Resource]tim
 	if known := s.counts[h.Resource]; !known.isAnnounced {
 		known.isAnnounced = true
 		s.counts[h.Resource] = known
-		s.options.Logger.Warn("store: the history of a resource was kept for longer before; what is older than its retention now "+
-			"is deleted when this process has run for a day: to keep it, set --retention-for; \"byre compact --resource\" deletes it at once",
+		s.options.Logger.Warn(
+			"store: the history of a resource was kept for longer before; what is older than its retention now "+
+				"is deleted when this process has run for a day: to keep it, set --retention-for; \"byre compact --resource\" deletes it at once",
 			"resource", h.Resource, "before", h.RetainedFor, "retention", age)
 	}
 	return h.RetainedFor, true
@@ -477,8 +485,9 @@ func (s *housekeeping) retainCount(ctx context.Context, h History, revision int6
 		}
 		s.metrics.cut.WithLabelValues(h.Group, h.Resource.Resource).Add(float64(deleted))
 		if !known.isCut {
-			s.options.Logger.Warn("store: the number of changes, not their age, decides how far the history of a resource reaches back: "+
-				"raise --retention-changes, or lower --retention",
+			s.options.Logger.Warn(
+				"store: the number of changes, not their age, decides how far the history of a resource reaches back: "+
+					"raise --retention-changes, or lower --retention",
 				"resource", h.Resource, "changes", most, "retention", s.options.Retention)
 		}
 		count, known.isCut = most, true

@@ -127,7 +127,8 @@ func TestCompactOlder_ProceedsBesideTheServersOwn(t *testing.T) {
 		model := storetest.NewModel()
 		batch := make([]sqlstore.Write, changes)
 		for i := range batch {
-			batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("{}")}
+			batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)},
+				Value: []byte("{}")}
 		}
 		if _, err := model.Commit(t.Context(), batch); err != nil {
 			t.Fatal(err)
@@ -144,7 +145,8 @@ func TestCompactOlder_ProceedsBesideTheServersOwn(t *testing.T) {
 		if err != nil || plan != (sqlstore.CompactionPlan{UpTo: changes, Older: changes}) {
 			t.Errorf("%+v, %v", plan, err)
 		}
-		if plan, err := store.PlanCompaction(t.Context(), sqlstore.Compaction{Keep: time.Hour}); err != nil || plan != (sqlstore.CompactionPlan{UpTo: changes, Younger: changes}) {
+		if plan, err := store.PlanCompaction(t.Context(), sqlstore.Compaction{Keep: time.Hour}); err != nil ||
+			plan != (sqlstore.CompactionPlan{UpTo: changes, Younger: changes}) {
 			t.Errorf("with what is younger: %+v, %v", plan, err)
 		}
 		var deleted int64
@@ -154,7 +156,8 @@ func TestCompactOlder_ProceedsBesideTheServersOwn(t *testing.T) {
 			began := time.Now()
 			done, err = store.CompactOlder(limited, sqlstore.Compaction{UpTo: plan.UpTo})
 			cancel()
-			if err != nil && !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 100*time.Millisecond || calls > 100 {
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 100*time.Millisecond ||
+				calls > 100 {
 				t.Fatalf("%+v after %v: %v", done, time.Since(began), err)
 			}
 			deleted += done.Deleted
@@ -182,7 +185,8 @@ func keptDatabase(t *testing.T) *storetest.Model {
 		if i == 6 {
 			key = sqlstore.Key{Resource: "pods", Name: "a"}
 		}
-		if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+		if _, err := model.Commit(t.Context(),
+			[]sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(day)
@@ -199,7 +203,9 @@ var monthOfDeployments = sqlstore.Options{RetentionFor: []sqlstore.ResourceReten
 
 // runFor runs a store for some time, and returns how many changes of deployments are left, and what
 // it has logged.
-func runFor(t *testing.T, model *storetest.Model, long time.Duration, options sqlstore.Options) (left int64, log string) {
+func runFor(
+	t *testing.T, model *storetest.Model, long time.Duration, options sqlstore.Options,
+) (left int64, log string) {
 	t.Helper()
 	var out bytes.Buffer
 	options.Logger = slog.New(slog.NewTextHandler(&out, nil))
@@ -222,9 +228,10 @@ func runFor(t *testing.T, model *storetest.Model, long time.Duration, options sq
 func TestRetention_KeepsForADayWhatNoOptionKeeps(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]sqlstore.Options{
-		"dropped":  {},
-		"mistyped": {RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Group: "app", Resource: "deployments"}, Age: month}}},
-		"bounded":  {RetentionChanges: 1},
+		"dropped": {},
+		"mistyped": {RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Group: "app",
+			Resource: "deployments"}, Age: month}}},
+		"bounded": {RetentionChanges: 1},
 		"shorter": {RetentionFor: []sqlstore.ResourceRetention{
 			{GroupResource: sqlstore.GroupResource{Group: "apps", Resource: "deployments"}, Age: 2 * day},
 		}},
@@ -241,7 +248,9 @@ func TestRetention_KeepsForADayWhatNoOptionKeeps(t *testing.T) {
 				}
 			}
 			left, log := runFor(t, model, day+time.Hour, options)
-			if left != 0 || !strings.Contains(log, `level=WARN msg="store: deleted history that was kept for longer before" resource=deployments.apps changes=9 before=720h0m0s`) {
+			if left != 0 ||
+				!strings.Contains(log,
+					`level=WARN msg="store: deleted history that was kept for longer before" resource=deployments.apps changes=9 before=720h0m0s`) {
 				t.Errorf("%s: %d changes are left after a day; the log has %s", name, left, log)
 			}
 		})
@@ -256,7 +265,8 @@ func TestRetention_IsShorterForOneResource(t *testing.T) {
 		for range 5 {
 			for _, key := range []sqlstore.Key{{Group: "apps", Resource: "deployments"}, {Resource: "pods"}} {
 				key.Name = time.Now().Format(time.DateOnly)
-				if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+				if _, err := model.Commit(t.Context(),
+					[]sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -283,7 +293,9 @@ func TestRetention_DeletesAtOnceWhatTheLastProcessDidNotKeep(t *testing.T) {
 			t.Errorf("%d changes are left, want 3; the log has %s", left, log)
 		}
 		// It is known at once that the history is kept for longer now.
-		always := sqlstore.Options{RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Resource: "*"}, Age: -1}}}
+		always := sqlstore.Options{RetentionFor: []sqlstore.ResourceRetention{
+			{GroupResource: sqlstore.GroupResource{Resource: "*"}, Age: -1},
+		}}
 		runFor(t, model, time.Hour, always)
 		if left, log := runFor(t, model, 2*time.Hour, monthOfDeployments); left != 3 || log != "" {
 			t.Errorf("%d changes are left, want 3; the log has %s", left, log)
@@ -306,12 +318,15 @@ func TestRetention_TellsWhenTheNumberDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model, registry := storetest.NewModel(), prometheus.NewRegistry()
 		var out bytes.Buffer
-		store := sqlstore.New(model, sqlstore.Options{Retention: day, RetentionChanges: 3, Registerer: registry, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		store := sqlstore.New(model,
+			sqlstore.Options{Retention: day, RetentionChanges: 3, Registerer: registry,
+				Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = store.Run(ctx) })
 		for i := range 30 {
-			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Group: "apps", Resource: "deployments", Name: fmt.Sprint(i)}, Value: []byte("1")}
+			write := sqlstore.Write{Op: sqlstore.Create,
+				Key: sqlstore.Key{Group: "apps", Resource: "deployments", Name: fmt.Sprint(i)}, Value: []byte("1")}
 			if _, err := store.Commit(t.Context(), write); err != nil {
 				t.Fatal(err)
 			}
@@ -362,7 +377,8 @@ func TestRetention_ClockBehindAtTheStart(t *testing.T) {
 				model.Clock = func() time.Time { return time.Now().Add(-time.Duration(behind.Load())) }
 				write := func(name string) {
 					key := sqlstore.Key{Group: "apps", Resource: "deployments", Name: name}
-					if _, err := model.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
+					if _, err := model.Commit(t.Context(),
+						[]sqlstore.Write{{Op: sqlstore.Create, Key: key, Value: []byte("1")}}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -170,7 +170,8 @@ func makeDocumentedChanges(t *testing.T, driver sqlstore.Driver) {
 			`"spec":{"nodeName":"node-1","containers":[{"name":"a","image":"nginx:1"}]},"status":{"phase":"Running"}}`
 		write(sqlstore.Create, 0, "", "pods", fmt.Sprint("web-", i), fmt.Sprintf(pod, i))
 	}
-	settings := write(sqlstore.Create, 0, "", "configmaps", "settings", `{"metadata":{"name":"settings"},"data":{"a":"\u0000"}}`)
+	settings := write(sqlstore.Create, 0, "", "configmaps", "settings",
+		`{"metadata":{"name":"settings"},"data":{"a":"\u0000"}}`)
 	write(sqlstore.Delete, settings, "", "configmaps", "settings", "")
 	write(sqlstore.Create, 0, "", "events", "started", `{"reason":"Started"}`)
 	write(sqlstore.Create, 0, "example.com", "crawlers", "pages", `{"spec":{"queue":"standard","jobs":6}}`)
@@ -316,7 +317,8 @@ func TestDoc_FailsForNoValue(t *testing.T) {
 		`{"a":"b","n":1e400}`:              "b",
 	} {
 		var asJSON, asJSONB string
-		if err := conn.QueryRow(t.Context(), `SELECT doc($1) ->> 'a', doc($1)::jsonb ->> 'a'`, value).Scan(&asJSON, &asJSONB); err != nil || asJSON != want || asJSONB != want {
+		if err := conn.QueryRow(t.Context(), `SELECT doc($1) ->> 'a', doc($1)::jsonb ->> 'a'`, value).Scan(&asJSON,
+			&asJSONB); err != nil || asJSON != want || asJSONB != want {
 			t.Errorf("%s: %q, %q, %v; want %q", value, asJSON, asJSONB, err, want)
 		}
 		var decoded map[string]any
@@ -332,7 +334,8 @@ func TestDoc_FailsForNoValue(t *testing.T) {
 	}
 	var volatility, parallel string
 	var isStrict bool
-	if err := conn.QueryRow(t.Context(), `SELECT provolatile::text, proparallel::text, proisstrict FROM pg_proc WHERE proname = 'doc'`).
+	if err := conn.QueryRow(t.Context(),
+		`SELECT provolatile::text, proparallel::text, proisstrict FROM pg_proc WHERE proname = 'doc'`).
 		Scan(&volatility, &parallel, &isStrict); err != nil || volatility != "i" || parallel != "s" || !isStrict {
 		t.Errorf("volatility %s, parallel %s, strict %t, %v", volatility, parallel, isStrict, err)
 	}
@@ -385,7 +388,8 @@ func TestDocs_ReaderReadsNoSecrets(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = owner.Close(ctx) })
 	t.Cleanup(func() {
-		if _, err := owner.PgConn().Exec(ctx, `DROP OWNED BY byre_reader; DROP SCHEMA byre_reader CASCADE; DROP ROLE byre_reader`).ReadAll(); err != nil {
+		if _, err := owner.PgConn().Exec(ctx,
+			`DROP OWNED BY byre_reader; DROP SCHEMA byre_reader CASCADE; DROP ROLE byre_reader`).ReadAll(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -448,7 +452,8 @@ $$`).ReadAll(); err != nil {
 func expectDenied(t *testing.T, conn *pgx.Conn, query string) {
 	t.Helper()
 	var n int
-	if err := conn.QueryRow(t.Context(), query).Scan(&n); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if err := conn.QueryRow(t.Context(), query).Scan(&n); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("%s: %d, %v", query, n, err)
 	}
 }

@@ -24,7 +24,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	update := sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: created.Revision, Value: []byte(`{"data":{"a":"2"}}`)}
+	update := sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: created.Revision,
+		Value: []byte(`{"data":{"a":"2"}}`)}
 	if _, err := store.Commit(ctx, update); err != nil {
 		fmt.Println(err)
 		return

@@ -97,7 +97,8 @@ func compactAll(t *testing.T, driver sqlstore.Driver) {
 	const limit = 5000
 	for _, h := range histories {
 		for n := limit; n == limit; {
-			if n, _, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: state.Revision, Limit: limit}); err != nil {
+			if n, _, err = driver.DeleteHistory(t.Context(),
+				sqlstore.Deletion{Of: h.Resource, UpTo: state.Revision, Limit: limit}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -129,7 +130,8 @@ func grown(objects, changesEach int) sqlstore.Snapshot {
 	n, last, now, value := int64(objects), int64(objects*changesEach), time.Now(), grownValue()
 	author := sqlstore.Author{User: "someone", Verb: "update"}
 	record := func(i int64) sqlstore.Record {
-		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1, Revision: last - n + i + 1, Encoding: "v1", Value: value}
+		return sqlstore.Record{Key: grownKey(int(i)), UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Created: i + 1,
+			Revision: last - n + i + 1, Encoding: "v1", Value: value}
 	}
 	all := func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for i := range n {
@@ -141,7 +143,8 @@ func grown(objects, changesEach int) sqlstore.Snapshot {
 	changes := func(yield func(*sqlstore.ChangeRow, error) bool) {
 		for i := range last {
 			r := record(i % n)
-			c := sqlstore.ChangeRow{Key: r.Key, Op: sqlstore.Create, Revision: i + 1, Time: now, Author: author, UID: r.UID, Created: r.Created}
+			c := sqlstore.ChangeRow{Key: r.Key, Op: sqlstore.Create, Revision: i + 1, Time: now, Author: author, UID: r.UID,
+				Created: r.Created}
 			if i >= n {
 				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, i-n+1, r.Encoding, value
 			}
@@ -263,7 +266,8 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 					}
 					revisions[n] = r.Revision
 				}
-				c, err := store.Commit(ctx, sqlstore.Write{Op: sqlstore.Update, Key: grownKey(n), Replaces: revisions[n], UID: "u", Value: grownValue()})
+				c, err := store.Commit(ctx,
+					sqlstore.Write{Op: sqlstore.Update, Key: grownKey(n), Replaces: revisions[n], UID: "u", Value: grownValue()})
 				if err == nil {
 					revisions[n] = c.Revision
 					written.Add(1)
@@ -305,7 +309,8 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 		t.Errorf("during the compaction there are %.2f times as many writes as without, want 0.8", share)
 	}
 	if compacted < during.perSecond() {
-		t.Errorf("%.0f changes are compacted and %.0f are written a second, want at least as many compacted", compacted, during.perSecond())
+		t.Errorf("%.0f changes are compacted and %.0f are written a second, want at least as many compacted", compacted,
+			during.perSecond())
 	}
 }
 
@@ -345,7 +350,9 @@ func TestGrowth_ReadsDoNotGrowWithHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, open := range map[string]func(*testing.T, sqlstore.Snapshot) (sqlstore.Driver, string){"SQLite": loadSQLite, "PostgreSQL": loadPostgres} {
+	for name, open := range map[string]func(*testing.T, sqlstore.Snapshot) (sqlstore.Driver, string){
+		"SQLite": loadSQLite, "PostgreSQL": loadPostgres,
+	} {
 		t.Run(name, func(t *testing.T) {
 			var reads [2]map[string]func(int) error
 			for i, n := range []int64{quietObjects + 2*busyObjects, changes} {
@@ -384,7 +391,8 @@ func busyKey(i int64) sqlstore.Key {
 		return sqlstore.Key{Resource: "quiet", Namespace: "namespace", Name: fmt.Sprint("name-", i)}
 	}
 	i -= quietObjects
-	return sqlstore.Key{Resource: "busy", Namespace: fmt.Sprintf("namespace-%02d", i/objectsEach), Name: fmt.Sprintf("name-%04d", i)}
+	return sqlstore.Key{Resource: "busy", Namespace: fmt.Sprintf("namespace-%02d", i/objectsEach),
+		Name: fmt.Sprintf("name-%04d", i)}
 }
 
 // changedAt is the time of a change of a busy store, of which there is one each microsecond.
@@ -417,7 +425,8 @@ func busyStore(changes int64) sqlstore.Snapshot {
 				return
 			}
 		}
-		for _, r := range []sqlstore.Record{{Key: seldomKey, Created: changes + 1, Revision: seldom}, {Key: otherKey, Created: seldom + 1, Revision: last}} {
+		for _, r := range []sqlstore.Record{{Key: seldomKey, Created: changes + 1, Revision: seldom},
+			{Key: otherKey, Created: seldom + 1, Revision: last}} {
 			r.UID, r.Encoding, r.Value = "uid", "v1", value
 			if !yield(&sqlstore.ObjectRow{Record: r, Time: changedAt(r.Revision), Author: author}, nil) {
 				return
@@ -427,7 +436,8 @@ func busyStore(changes int64) sqlstore.Snapshot {
 	log := func(yield func(*sqlstore.ChangeRow, error) bool) {
 		for revision := int64(1); revision <= changes; revision++ {
 			object, replaced := changed(revision)
-			c := sqlstore.ChangeRow{Key: busyKey(object), Op: sqlstore.Create, Revision: revision, Time: changedAt(revision), Author: author, UID: "uid", Created: object + 1}
+			c := sqlstore.ChangeRow{Key: busyKey(object), Op: sqlstore.Create, Revision: revision, Time: changedAt(revision),
+				Author: author, UID: "uid", Created: object + 1}
 			if replaced > 0 {
 				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, replaced, "v1", value
 			}
@@ -440,7 +450,8 @@ func busyStore(changes int64) sqlstore.Snapshot {
 			if revision > seldom {
 				key, created = otherKey, seldom+1
 			}
-			c := sqlstore.ChangeRow{Key: key, Op: sqlstore.Create, Revision: revision, Time: changedAt(revision), Author: author, UID: "uid", Created: created}
+			c := sqlstore.ChangeRow{Key: key, Op: sqlstore.Create, Revision: revision, Time: changedAt(revision), Author: author,
+				UID: "uid", Created: created}
 			if revision > created {
 				c.Op, c.Replaces, c.Encoding, c.Value = sqlstore.Update, revision-1, "v1", value
 			}
@@ -462,14 +473,16 @@ const beforeOthers = "a counted page before another resource's changes"
 func pastReads(ctx context.Context, driver sqlstore.Driver, changes int64) map[string]func(place int) error {
 	page := func(place int, at int64, counts bool) error {
 		_, err := driver.List(ctx, sqlstore.Query{
-			Range: sqlstore.Range{Resource: "busy", After: &sqlstore.Position{Namespace: fmt.Sprintf("namespace-%02d", place%50)}},
-			At:    at, Limit: 50, Count: counts,
+			Range: sqlstore.Range{Resource: "busy",
+				After: &sqlstore.Position{Namespace: fmt.Sprintf("namespace-%02d", place%50)}},
+			At: at, Limit: 50, Count: counts,
 		}, func(sqlstore.Record) error { return nil })
 		return err
 	}
 	resume := func(place int, resource string) error {
 		after := quietObjects + busyObjects + int64(place)*(changes-quietObjects-busyObjects)/100
-		got, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: after, Of: &sqlstore.Resource{Resource: resource}, Limit: 100, Size: 2 << 20})
+		got, err := driver.Changes(ctx,
+			sqlstore.ChangesQuery{After: after, Of: &sqlstore.Resource{Resource: resource}, Limit: 100, Size: 2 << 20})
 		if err == nil && (len(got) > 0) != (resource == "busy") {
 			err = fmt.Errorf("%d changes of the resource %s after %d", len(got), resource, after)
 		}
@@ -489,7 +502,8 @@ func pastReads(ctx context.Context, driver sqlstore.Driver, changes int64) map[s
 			return err
 		}
 		of := seldomKey.Of()
-		q := sqlstore.ChangesQuery{Of: &of, Namespaces: []string{seldomKey.Namespace}, Name: seldomKey.Name, Limit: 500, Size: 1 << 20}
+		q := sqlstore.ChangesQuery{Of: &of, Namespaces: []string{seldomKey.Namespace}, Name: seldomKey.Name, Limit: 500,
+			Size: 1 << 20}
 		for _, want := range []int{seldomChanges, 0} {
 			got, err := driver.Changes(ctx, q)
 			if err != nil {

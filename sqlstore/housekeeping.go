@@ -33,12 +33,16 @@ func (s *housekeeping) run(ctx context.Context) {
 	if err := s.recordState(ctx); err != nil && ctx.Err() == nil {
 		s.options.Logger.Warn("store: metrics of the history are missing until the next compaction", "err", err)
 	}
-	s.runEvery(ctx, "compact", s.options.CompactInterval, func(ctx context.Context) error { return s.withLock(ctx, "compact", s.retain) })
+	s.runEvery(ctx, "compact", s.options.CompactInterval, func(ctx context.Context) error {
+		return s.withLock(ctx, "compact", s.retain)
+	})
 }
 
 // runEvery calls work at each interval until ctx ends. After a failure it calls work again
 // at the next interval.
-func (s *housekeeping) runEvery(ctx context.Context, name string, interval time.Duration, work func(context.Context) error) {
+func (s *housekeeping) runEvery(
+	ctx context.Context, name string, interval time.Duration, work func(context.Context) error,
+) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	isFailing := false
@@ -75,7 +79,8 @@ const maxCandidates = 10_000
 func (s *housekeeping) readClock(ctx context.Context) (State, times, error) {
 	state, t, err := s.clock.read(ctx, s.driver.State)
 	if t.jumped {
-		s.options.Logger.Warn("store: the database's clock was set forward; what was written before is kept for as long as it should be",
+		s.options.Logger.Warn(
+			"store: the database's clock was set forward; what was written before is kept for as long as it should be",
 			"by", t.now.Sub(t.old), "revision", t.jump)
 	}
 	return state, t, err

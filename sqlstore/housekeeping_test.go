@@ -205,7 +205,8 @@ func writeDuringMaintenance(t *testing.T, driver sqlstore.Driver, maintain func(
 					}
 				default:
 				}
-				w := sqlstore.Write{Op: sqlstore.Update, Replaces: at, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: fmt.Append(nil, n)}
+				w := sqlstore.Write{Op: sqlstore.Update, Replaces: at, Key: sqlstore.Key{Resource: "pods", Name: name},
+					Value: fmt.Append(nil, n)}
 				if at == 0 {
 					w.Op = sqlstore.Create
 				}

@@ -66,7 +66,8 @@ func (k Key) Of() Resource { return Resource{Group: k.Group, Resource: k.Resourc
 // Compare returns a negative number, 0 or a positive number if k is before, equal to or
 // after other in the order of keys.
 func (k Key) Compare(other Key) int {
-	return cmp.Or(k.Of().Compare(other.Of()), strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
+	return cmp.Or(k.Of().Compare(other.Of()), strings.Compare(k.Namespace, other.Namespace),
+		strings.Compare(k.Name, other.Name))
 }
 
 // Record is one object as it is stored at one revision. It is immutable.

@@ -180,12 +180,14 @@ func (h Header) check() error {
 }
 
 func (r *ObjectRow) check(h Header) error {
-	w := Write{Op: Update, Key: r.Key, Replaces: r.Revision, UID: r.UID, Encoding: r.Encoding, Value: r.Value, Expires: r.Expires}
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Revision, UID: r.UID, Encoding: r.Encoding, Value: r.Value,
+		Expires: r.Expires}
 	switch err := w.Check(); {
 	case err != nil:
 		return fmt.Errorf("%w: revision %d: %w", ErrBroken, r.Revision, err)
 	case r.Created <= 0 || r.Created > r.Revision || r.Revision > h.Revision:
-		return fmt.Errorf("%w: %v has revision %d, created at %d; the last revision is %d", ErrBroken, r.Key, r.Revision, r.Created, h.Revision)
+		return fmt.Errorf("%w: %v has revision %d, created at %d; the last revision is %d", ErrBroken, r.Key, r.Revision,
+			r.Created, h.Revision)
 	case r.Author != r.Author.Clean() || !isStorableTime(r.Time):
 		return fmt.Errorf("%w: author or time of %v", ErrBroken, r.Key)
 	}
@@ -194,7 +196,8 @@ func (r *ObjectRow) check(h Header) error {
 
 // check checks a row that comes after the row of revision last; last is 0 for the first row.
 func (r *ChangeRow) check(h Header, last int64) error {
-	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Encoding: r.Encoding, Value: r.Value, Expires: r.Expires}
+	w := Write{Op: Update, Key: r.Key, Replaces: r.Replaces, UID: r.UID, Encoding: r.Encoding, Value: r.Value,
+		Expires: r.Expires}
 	if r.Op == Create {
 		w.Op = Delete // of which no value is checked
 		w.Replaces = 1
@@ -202,7 +205,8 @@ func (r *ChangeRow) check(h Header, last int64) error {
 	switch err := w.Check(); {
 	case err != nil:
 		return fmt.Errorf("%w: change %d: %w", ErrBroken, r.Revision, err)
-	case r.Op != Create && r.Op != Update && r.Op != Delete, (r.Op == Create) != (r.Replaces == 0), (r.Op == Create) != (r.Value == nil):
+	case r.Op != Create && r.Op != Update && r.Op != Delete, (r.Op == Create) != (r.Replaces == 0),
+		(r.Op == Create) != (r.Value == nil):
 		return fmt.Errorf("%w: change %d is a %q that replaces revision %d", ErrBroken, r.Revision, r.Op, r.Replaces)
 	case r.Revision <= last || r.Revision > h.Revision || r.Revision > max(last, h.Compacted)+1:
 		return fmt.Errorf("%w: change %d follows on change %d; compacted up to %d, the last revision is %d",
@@ -263,7 +267,8 @@ func (s Snapshot) Salvage(report func(Finding)) (Snapshot, error) {
 	soundChanges := func(skip func(*DamagedRow)) iter.Seq2[*ChangeRow, error] {
 		return soundRows(changes, skip, func(r *ChangeRow) *DamagedRow {
 			if err := r.check(header, r.Revision-1); err != nil {
-				return &DamagedRow{Finding{fmt.Sprintf("changes: revision %d, %s", r.Revision, r.Display()), err.Error()}, r.Key, r.Revision}
+				return &DamagedRow{Finding{fmt.Sprintf("changes: revision %d, %s", r.Revision, r.Display()), err.Error()}, r.Key,
+					r.Revision}
 			}
 			return nil
 		})
@@ -305,7 +310,9 @@ func ignore(*DamagedRow) {}
 
 // soundRows yields the rows that can be read and in which check finds nothing, and calls skip
 // for the others.
-func soundRows[T any](rows iter.Seq2[*T, error], skip func(*DamagedRow), check func(*T) *DamagedRow) iter.Seq2[*T, error] {
+func soundRows[T any](
+	rows iter.Seq2[*T, error], skip func(*DamagedRow), check func(*T) *DamagedRow,
+) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		for row, err := range rows {
 			var damaged *DamagedRow

@@ -103,8 +103,8 @@ func (s *Store) Commit(ctx context.Context, w Write) (change Change, err error) 
 	return p.change, p.err
 }
 
-// outcomeTimeout is for how long Commit waits for a transaction after its context has ended. A transaction that waits for a
-// copy of the database may take as long as the copy's place is away.
+// outcomeTimeout is for how long Commit waits for a transaction after its context has ended. A transaction that waits
+// for a copy of the database may take as long as the copy's place is away.
 const outcomeTimeout = time.Second
 
 // Run commits the queued writes, deletes expired records and compacts history until ctx
@@ -221,7 +221,8 @@ func (p *pending) finish(c Change, err error) {
 	close(p.done)
 }
 
-// current returns the revision at which the write has found its object, or to which it has moved it; 0 if that is not known.
+// current returns the revision at which the write has found its object, or to which it has moved it; 0 if that is not
+// known.
 func (p *pending) current() int64 {
 	if conflict, ok := errors.AsType[*ConflictError](p.err); ok {
 		return conflict.Current
@@ -307,9 +308,9 @@ func (q *queue) take(batch []*pending, writes, size int) []*pending {
 	return batch
 }
 
-// failConflicts fails the writes that replace an earlier revision of an object than that at which the last batch has found
-// or left it. In a transaction each of them would fail too, and only one a transaction, while their clients read the
-// object and try again: writes of one object that come a little faster than that would never end.
+// failConflicts fails the writes that replace an earlier revision of an object than that at which the last batch has
+// found or left it. In a transaction each of them would fail too, and only one a transaction, while their clients read
+// the object and try again: writes of one object that come a little faster than that would never end.
 func (q *queue) failConflicts() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -434,7 +435,8 @@ func (s *Store) commit(ctx context.Context, b *batch) {
 		// The database refused the batch because of a write that Write.Check should
 		// not have accepted. Halving the batch finds that write in few transactions, and
 		// commits the others.
-		s.options.Logger.Error("store: the database refused a batch, committing its halves", "writes", len(b.pending), "err", err)
+		s.options.Logger.Error("store: the database refused a batch, committing its halves", "writes", len(b.pending), "err",
+			err)
 		half := len(b.pending) / 2
 		s.commit(ctx, &batch{pending: b.pending[:half], writes: b.writes[:half]})
 		s.commit(ctx, &batch{pending: b.pending[half:], writes: b.writes[half:]})
@@ -586,7 +588,8 @@ func (s *Store) Get(ctx context.Context, key Key) (record Record, revision int64
 
 // List calls the driver's List in a span.
 func (s *Store) List(ctx context.Context, q Query, yield func(Record) error) (listed ListResult, err error) {
-	ctx, end := StartSpan(ctx, "Database List", spanAttributes("SELECT", Key{Group: q.Group, Resource: q.Resource, Namespace: q.Namespace})...)
+	ctx, end := StartSpan(ctx, "Database List",
+		spanAttributes("SELECT", Key{Group: q.Group, Resource: q.Resource, Namespace: q.Namespace})...)
 	defer func() { end(err) }()
 	return s.Driver.List(ctx, q, yield)
 }

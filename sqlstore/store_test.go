@@ -156,7 +156,8 @@ func TestStore_BatchesGather(t *testing.T) {
 	r.driver.answers <- nil
 	r.expectBatch(1)
 	r.driver.answers <- nil
-	r.expectResults("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>", "large 6 <nil>", "small 7 <nil>")
+	r.expectResults("first 1 <nil>", "a 2 <nil>", "b 3 <nil>", "c 4 <nil>", "a 0 object exists", "d 5 <nil>",
+		"large 6 <nil>", "small 7 <nil>")
 }
 
 // TestStore_RequirementsSplitBatches: a write of an object, and a write that requires it, share
@@ -176,7 +177,8 @@ func TestStore_RequirementsSplitBatches(t *testing.T) {
 		}
 	}
 	define := func(op sqlstore.Op, replaces, generation int64) sqlstore.Write {
-		return sqlstore.Write{Op: op, Key: definition, Replaces: replaces, UID: "u", Generation: generation, Value: []byte("{}")}
+		return sqlstore.Write{Op: op, Key: definition, Replaces: replaces, UID: "u", Generation: generation,
+			Value: []byte("{}")}
 	}
 	instance := func(name string, generation int64) sqlstore.Write {
 		return sqlstore.Write{
@@ -248,8 +250,8 @@ func TestStore_BusyWritersShareTransactions(t *testing.T) {
 }
 
 // TestStore_ChangesOfOneObjectDontWaitForConflicts: of many clients that change the same object, each of which reads it
-// again after a conflict, one succeeds with nearly each transaction. If each conflict took a transaction, changes that come
-// a little faster than they are made would never end.
+// again after a conflict, one succeeds with nearly each transaction. If each conflict took a transaction, changes that
+// come a little faster than they are made would never end.
 func TestStore_ChangesOfOneObjectDontWaitForConflicts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +264,8 @@ func TestStore_ChangesOfOneObjectDontWaitForConflicts(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Name: "hot"}, UID: "u", Value: []byte("{}")}
+		w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Name: "hot"}, UID: "u",
+			Value: []byte("{}")}
 		if _, err := store.Commit(ctx, w); err != nil {
 			t.Fatal(err)
 		}
@@ -322,8 +325,8 @@ func TestStore_CancelledWriteLeavesTheQueue(t *testing.T) {
 	r.expectResults("begun 3 <nil>")
 }
 
-// TestStore_ADeadlineEndsTheWaitForATransaction whose end nobody knows: the write is committed, but not yet copied for example.
-// The next ones wait for its end.
+// TestStore_ADeadlineEndsTheWaitForATransaction whose end nobody knows: the write is committed, but not yet copied for
+// example. The next ones wait for its end.
 func TestStore_ADeadlineEndsTheWaitForATransaction(t *testing.T) {
 	t.Parallel()
 	r := run(t, sqlstore.Options{})
@@ -391,8 +394,8 @@ func (u uncopied) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstor
 	return outcomes, errors.Join(err, sqlstore.ErrUnknown)
 }
 
-// TestStore_PublishesWhatReadsSee: a commit that is not acknowledged, because it is in no copy, is published if reads see it.
-// Whoever follows the store would otherwise wait for its revision, which State returns.
+// TestStore_PublishesWhatReadsSee: a commit that is not acknowledged, because it is in no copy, is published if reads
+// see it. Whoever follows the store would otherwise wait for its revision, which State returns.
 func TestStore_PublishesWhatReadsSee(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -506,7 +509,8 @@ func TestStore_MeasuresTheHistoryFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := storetest.NewModel()
 		for i := range 3 {
-			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("1")}
+			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)},
+				Value: []byte("1")}
 			if _, err := model.Commit(t.Context(), []sqlstore.Write{write}); err != nil {
 				t.Fatal(err)
 			}
@@ -526,7 +530,8 @@ byre_store_compacted_revision 2
 # TYPE byre_store_revision gauge
 byre_store_revision 3
 `
-		if err := testutil.GatherAndCompare(metrics, strings.NewReader(want), "byre_store_compacted_revision", "byre_store_revision"); err != nil {
+		if err := testutil.GatherAndCompare(metrics, strings.NewReader(want), "byre_store_compacted_revision",
+			"byre_store_revision"); err != nil {
 			t.Error(err)
 		}
 		cancel()
@@ -539,7 +544,9 @@ byre_store_revision 3
 func BenchmarkGather(b *testing.B) {
 	for _, writers := range []int{1, 8, 64} {
 		for _, gathers := range []bool{true, false} {
-			b.Run(fmt.Sprintf("writers=%d/gather=%v", writers, gathers), func(b *testing.B) { benchmarkGather(b, writers, gathers) })
+			b.Run(fmt.Sprintf("writers=%d/gather=%v", writers, gathers), func(b *testing.B) {
+				benchmarkGather(b, writers, gathers)
+			})
 		}
 	}
 }
@@ -561,7 +568,8 @@ func benchmarkGather(b *testing.B, writers int, gathers bool) {
 	for range writers {
 		writing.Go(func() {
 			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-				w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: request(b)}
+				w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)},
+					Value: request(b)}
 				if _, err := store.Commit(ctx, w); err != nil {
 					b.Error(err)
 					return

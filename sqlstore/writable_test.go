@@ -54,9 +54,11 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 		write sqlstore.Write
 		want  error
 	}{
-		"create":       {sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"), Grows: true}, sqlstore.ErrQuota},
-		"kept alive":   {sqlstore.Write{Op: sqlstore.Create, Key: key("lease"), Value: []byte("{}")}, nil},
-		"growing":      {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}"), Grows: true}, sqlstore.ErrQuota},
+		"create": {sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"), Grows: true},
+			sqlstore.ErrQuota},
+		"kept alive": {sqlstore.Write{Op: sqlstore.Create, Key: key("lease"), Value: []byte("{}")}, nil},
+		"growing": {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}"), Grows: true},
+			sqlstore.ErrQuota},
 		"not growing":  {sqlstore.Write{Op: sqlstore.Update, Key: key("a"), Replaces: 1, Value: []byte("{}")}, nil},
 		"delete":       {sqlstore.Write{Op: sqlstore.Delete, Key: key("b"), Replaces: 2}, nil},
 		"not storable": {sqlstore.Write{Op: sqlstore.Create, Key: key(""), Value: []byte("{}")}, sqlstore.ErrInvalid},
@@ -69,7 +71,8 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 		t.Errorf("compact: %v", err)
 	}
 	driver.used.Store(960) // not enough space
-	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"), Grows: true}); !errors.Is(err, sqlstore.ErrQuota) {
+	if _, err := commit(sqlstore.Write{Op: sqlstore.Create, Key: key("c"), Value: []byte("{}"),
+		Grows: true}); !errors.Is(err, sqlstore.ErrQuota) {
 		t.Errorf("just below the quota: %v", err)
 	}
 	driver.used.Store(950)
@@ -115,7 +118,8 @@ func TestReserve_IsForDeletes(t *testing.T) {
 	defer func() { stop(); close(driver.begin); <-ended }()
 	key := func(name string) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: name} }
 	create := func(name string) error {
-		_, err := store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key(name), Value: []byte("{}"), Grows: true})
+		_, err := store.Commit(t.Context(),
+			sqlstore.Write{Op: sqlstore.Create, Key: key(name), Value: []byte("{}"), Grows: true})
 		return err
 	}
 	driver.begin <- struct{}{}
@@ -140,7 +144,8 @@ func TestReserve_IsForDeletes(t *testing.T) {
 	if err := create("c"); !errors.Is(err, sqlstore.ErrDiskFull) || !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("create: %v", err)
 	}
-	if _, err := store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Delete, Key: key("a"), Replaces: 1}); err != nil && !errors.Is(err, sqlstore.ErrNotFound) {
+	if _, err := store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Delete, Key: key("a"), Replaces: 1}); err != nil &&
+		!errors.Is(err, sqlstore.ErrNotFound) {
 		t.Errorf("delete: %v", err)
 	}
 	if store.Writable() == nil {

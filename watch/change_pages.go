@@ -169,7 +169,8 @@ func (c *changePages) fetch(ctx context.Context, read *pageRead, key pageKey) {
 	var changes []sqlstore.Change
 	if read.err = ErrCompacted; key.after < upTo { // otherwise the feed has taken over a state before the page
 		of := key.resource
-		changes, read.err = c.source.Changes(ctx, sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
+		changes, read.err = c.source.Changes(ctx,
+			sqlstore.ChangesQuery{After: key.after, Of: &of, Limit: pageChanges, Size: pageBytes})
 	}
 	if read.err == nil {
 		read.page, read.err = newPage(key, upTo, changes)

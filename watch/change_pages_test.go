@@ -112,7 +112,8 @@ func TestChangePages_AQuietResourceReadsItsChanges(t *testing.T) {
 	for i := range others / 1000 {
 		batch := make([]sqlstore.Write, 1000)
 		for j := range batch {
-			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)}, Value: []byte("1")}
+			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)},
+				Value: []byte("1")}
 		}
 		commit(batch...)
 	}
@@ -193,7 +194,8 @@ func TestChangePages_ResumesWhereOthersAreCompacted(t *testing.T) {
 	t.Parallel()
 	const n = 300
 	s := newWrittenSource(t, n, "x")
-	if _, _, err := s.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "others"}, UpTo: 2 * n, Limit: 1000}); err != nil {
+	if _, _, err := s.DeleteHistory(t.Context(),
+		sqlstore.Deletion{Of: sqlstore.Resource{Resource: "others"}, UpTo: 2 * n, Limit: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	if state, err := s.State(t.Context()); err != nil || state.Compacted != 2*n {
@@ -205,7 +207,8 @@ func TestChangePages_ResumesWhereOthersAreCompacted(t *testing.T) {
 			t.Fatalf("after %d: %v", after, err)
 		}
 	}
-	if _, err := f.changePages.load(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err, ErrCompacted) {
+	if _, err := f.changePages.load(t.Context(), sqlstore.Resource{Resource: "others"}, 2*n-1); !errors.Is(err,
+		ErrCompacted) {
 		t.Errorf("a page of the resource that is compacted: %v", err)
 	}
 }
@@ -253,7 +256,8 @@ func TestChangePages_AHoleIsCompacted(t *testing.T) {
 // the change before.
 func TestChangePages_FindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	ops := []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete, sqlstore.Create, sqlstore.Update, sqlstore.Update}
+	ops := []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete, sqlstore.Create, sqlstore.Update,
+		sqlstore.Update}
 	for missing, isFound := range map[int64]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: false} {
 		s := &source{Model: storetest.NewModel()}
 		for i, op := range ops {

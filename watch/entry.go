@@ -91,8 +91,8 @@ func eventOf(c sqlstore.Change) Event {
 //
 // What upstream does: its watch cache holds decoded objects, which take four times their JSON.
 //
-// What is done instead: once an Options.CheckInterval each record in memory is checked. A value that nobody has read for
-// unreadChecks checks in a row is compressed by S2, which leaves a third of a Pod. From then
+// What is done instead: once an Options.CheckInterval each record in memory is checked. A value that nobody has read
+// for unreadChecks checks in a row is compressed by S2, which leaves a third of a Pod. From then
 // on each read decompresses it, in about 4 µs, into a slice of the reader's own.
 //
 // What it relies on: S2 decompresses faster than what is made of a value is (BenchmarkValue). Readers get a value by a

@@ -34,7 +34,8 @@ func TestValues_ThatNobodyReadsAreCompressed(t *testing.T) {
 	for i := range random {
 		random[i] = byte(rand.Uint32())
 	}
-	values := map[string]string{"unread": long("u"), "read": long("r"), "random": string(random), "small": strings.Repeat("s", minCompressed-1), "empty": ""}
+	values := map[string]string{"unread": long("u"), "read": long("r"), "random": string(random),
+		"small": strings.Repeat("s", minCompressed-1), "empty": ""}
 	for name, value := range values {
 		f.write(pod("a", name), value)
 	}
@@ -46,7 +47,8 @@ func TestValues_ThatNobodyReadsAreCompressed(t *testing.T) {
 		f.compressUnread(t.Context())
 		f.snapshot().Get("a", "read").Value()
 	}
-	if held := f.held(); held["unread"] > 500 || held["read"] != len(values["read"]) || held["random"] != 4000 || held["small"] != minCompressed-1 {
+	if held := f.held(); held["unread"] > 500 || held["read"] != len(values["read"]) || held["random"] != 4000 ||
+		held["small"] != minCompressed-1 {
 		t.Errorf("they take %v bytes", held)
 	}
 	if _, now := f.size(); now > before-len(values["unread"])+500 {
@@ -133,7 +135,8 @@ func TestValues_AreCompressedBesideReaders(t *testing.T) {
 func BenchmarkValue(b *testing.B) {
 	var text strings.Builder
 	for i := range 70 { // the size of a Pod
-		fmt.Fprintf(&text, `{"name":"VARIABLE_%d","value":"%x"},"f:field-%d":{".":{},"f:name":{},"f:value":{}},`, i, rand.Uint64(), i)
+		fmt.Fprintf(&text, `{"name":"VARIABLE_%d","value":"%x"},"f:field-%d":{".":{},"f:name":{},"f:value":{}},`, i,
+			rand.Uint64(), i)
 	}
 	for name, checks := range map[string]int{"held": 0, "compressed": unreadChecks} {
 		b.Run(name, func(b *testing.B) {

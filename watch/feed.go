@@ -113,13 +113,16 @@ func New(source Source, opts Options) *Feed {
 	f.progress = &progress{lifecycle: f.lifecycle, isSoleWriter: isSoleWriter}
 	f.progress.generation.Store(&generation{ended: make(chan struct{})})
 	f.readIndex = &readIndex{source: source, lifecycle: f.lifecycle, progress: f.progress}
-	f.usages = &usages{source: source, opts: opts, lifecycle: f.lifecycle, progress: f.progress, counted: make(chan struct{})}
+	f.usages = &usages{source: source, opts: opts, lifecycle: f.lifecycle, progress: f.progress,
+		counted: make(chan struct{})}
 	f.state = newState(source, opts, f.lifecycle, f.progress, f.usages)
 	f.changePages = newChangePages(source, opts.Logger, f.lifecycle, f.progress)
-	f.subscriptions = &subscriptions{lifecycle: f.lifecycle, changePages: f.changePages, state: f.state, wakeInterval: defaultWakeInterval}
+	f.subscriptions = &subscriptions{lifecycle: f.lifecycle, changePages: f.changePages, state: f.state,
+		wakeInterval: defaultWakeInterval}
 	f.tail = &tail{
 		source: source, opts: opts, metrics: newMetrics(opts.Registerer, f.state),
-		lifecycle: f.lifecycle, progress: f.progress, readIndex: f.readIndex, usages: f.usages, changePages: f.changePages, state: f.state,
+		lifecycle: f.lifecycle, progress: f.progress, readIndex: f.readIndex, usages: f.usages, changePages: f.changePages,
+		state:  f.state,
 		behind: make(chan struct{}, 1),
 	}
 	f.progress.request = f.tail.hint

@@ -47,11 +47,13 @@ func TestSnapshot_IsOneRevision(t *testing.T) {
 		{after, "b", &sqlstore.Position{Namespace: "b", Name: "x"}, "[]"},
 	} {
 		if got := f.keys(test.snapshot, test.namespace, test.position); got != test.want {
-			t.Errorf("at %d, %q after %v: got %s, want %s", test.snapshot.Revision(), test.namespace, test.position, got, test.want)
+			t.Errorf("at %d, %q after %v: got %s, want %s", test.snapshot.Revision(), test.namespace, test.position, got,
+				test.want)
 		}
 	}
 	if before.Revision() != 2 || after.Revision() != 5 || after.Since() != 5 || after.Len() != 2 {
-		t.Errorf("revisions %d and %d (since %d), %d records", before.Revision(), after.Revision(), after.Since(), after.Len())
+		t.Errorf("revisions %d and %d (since %d), %d records", before.Revision(), after.Revision(), after.Since(),
+			after.Len())
 	}
 }
 
@@ -453,7 +455,8 @@ func (in *interaction) command(t *testing.T, d *datadriven.TestData) string {
 		in.f.checks(idleChecks + 1)
 	case "state":
 		resources, _ := in.f.size()
-		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.f.Revision(), resources, in.f.source.rows.Load())
+		return fmt.Sprintf("revision %d, %d resources in memory, %d changes read from the store\n", in.f.Revision(),
+			resources, in.f.source.rows.Load())
 	default:
 		d.Fatalf(t, "no such command: %s", d.Cmd)
 	}
@@ -516,7 +519,8 @@ func (in *interaction) poll(t *testing.T, d *datadriven.TestData) string {
 			return out.String() + fmt.Sprintf("waits after %d\n", upTo)
 		}
 		for _, ev := range events {
-			fmt.Fprintf(&out, "%d %s/%s: %s -> %s\n", ev.Revision, ev.Key().Namespace, ev.Key().Name, valueOf(ev.Old), valueOf(ev.New))
+			fmt.Fprintf(&out, "%d %s/%s: %s -> %s\n", ev.Revision, ev.Key().Namespace, ev.Key().Name, valueOf(ev.Old),
+				valueOf(ev.New))
 		}
 	}
 }

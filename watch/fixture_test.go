@@ -73,7 +73,9 @@ func (s *source) Changes(ctx context.Context, q sqlstore.ChangesQuery) ([]sqlsto
 	return changes, err
 }
 
-func (s *source) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (s *source) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	listed, err := s.Model.List(ctx, q, yield)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +181,8 @@ func (f *fixture) commit(w sqlstore.Write) sqlstore.Change {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	changes, err := f.source.Model.Changes(context.Background(), sqlstore.ChangesQuery{After: outcomes[0].Revision - 1, Limit: 1})
+	changes, err := f.source.Model.Changes(context.Background(),
+		sqlstore.ChangesQuery{After: outcomes[0].Revision - 1, Limit: 1})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -178,18 +178,24 @@ type MakeRepresentation func(context.Context) (Representation, error)
 // GetOrMake returns a representation, and makes it if it is not in memory. Concurrent callers wait
 // for the one that makes it; if that fails, the next of them tries. It fails with the error of
 // produce, and with the context's error.
-func (c *Representations) GetOrMake(ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation) (*Representation, error) {
+func (c *Representations) GetOrMake(
+	ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation,
+) (*Representation, error) {
 	return c.getOrMake(ctx, s, format, produce, true)
 }
 
 // Scan is GetOrMake for a reader of many records. At a full budget the cache keeps only a few of
 // the representations that Scan makes. Otherwise a list that is larger than the budget would evict
 // what other readers use, and its own representations before the next list reads them.
-func (c *Representations) Scan(ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation) (*Representation, error) {
+func (c *Representations) Scan(
+	ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation,
+) (*Representation, error) {
 	return c.getOrMake(ctx, s, format, produce, false)
 }
 
-func (c *Representations) getOrMake(ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation, keep bool) (*Representation, error) {
+func (c *Representations) getOrMake(
+	ctx context.Context, s *RepresentationSet, format *Format, produce MakeRepresentation, keep bool,
+) (*Representation, error) {
 	n := s.node(format)
 	for {
 		r, done, mine := c.begin(n)
@@ -209,7 +215,9 @@ func (c *Representations) getOrMake(ctx context.Context, s *RepresentationSet, f
 	}
 }
 
-func (c *Representations) fill(ctx context.Context, n *node, produce MakeRepresentation, keep bool) (*Representation, error) {
+func (c *Representations) fill(
+	ctx context.Context, n *node, produce MakeRepresentation, keep bool,
+) (*Representation, error) {
 	defer n.end() // also when produce panics
 	c.misses.Add(1)
 	made, err := produce(ctx)
@@ -290,9 +298,12 @@ func (c *Representations) Register(r prometheus.Registerer) {
 	counter := func(name, help string, n *atomic.Int64) {
 		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) })
 	}
-	counter("byre_representation_hits_total", "Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits)
+	counter("byre_representation_hits_total",
+		"Representations of objects (protobuf, another version, metadata alone) that were found in memory.", &c.hits)
 	counter("byre_representation_misses_total", "Representations of objects that had to be made.", &c.misses)
-	counter("byre_representation_evictions_total", "Representations of objects that left memory, to keep the budget or because nobody had read them for minutes.", &c.evicted)
+	counter("byre_representation_evictions_total",
+		"Representations of objects that left memory, to keep the budget or because nobody had read them for minutes.",
+		&c.evicted)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "byre_representation_cache_bytes",
 		Help: "Bytes of representations of objects in memory, including those of objects that are gone and not yet noticed to be.",

@@ -56,7 +56,9 @@ func TestCache_AFailureIsNotKept(t *testing.T) {
 	t.Parallel()
 	c, format, set := NewRepresentations(0), &Format{}, &RepresentationSet{}
 	failure := errors.New("failed")
-	_, err := c.GetOrMake(t.Context(), set, format, func(context.Context) (Representation, error) { return Representation{}, failure })
+	_, err := c.GetOrMake(t.Context(), set, format, func(context.Context) (Representation, error) {
+		return Representation{}, failure
+	})
 	if !errors.Is(err, failure) {
 		t.Error(err)
 	}
@@ -122,7 +124,8 @@ func TestCache_DropsWhatNobodyReads(t *testing.T) {
 	if n := c.Bytes(); c.Get(read, format) == nil || c.Get(unread, format) != nil || n != 1000+overhead {
 		t.Errorf("%d bytes are in memory", n)
 	}
-	if r, err := c.GetOrMake(t.Context(), unread, format, body(10, &made)); err != nil || len(r.Body) != 10 || made.Load() != 4 {
+	if r, err := c.GetOrMake(t.Context(), unread, format, body(10, &made)); err != nil || len(r.Body) != 10 ||
+		made.Load() != 4 {
 		t.Error(r, err)
 	}
 }

@@ -505,14 +505,16 @@ func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 	a := s.progress.generation.Load()
 	var objects atomic.Int64
 	stop := sqlstore.ReportElapsed(sqlstore.ReportAfter, sqlstore.ReportInLog, func(elapsed time.Duration) {
-		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(), "elapsed", elapsed.Round(time.Second)}
+		attributes := []any{"group", rc.resource.Group, "resource", rc.resource.Resource, "objects", objects.Load(),
+			"elapsed", elapsed.Round(time.Second)}
 		if usage, known := s.usages.Usage(rc.resource); known {
 			attributes = append(attributes, "of", usage.Objects)
 		}
 		s.opts.Logger.Info("watch: loading objects", attributes...)
 	})
 	tree := btree.NewG(treeDegree, lessEntry)
-	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Resource, Owner: rc.resource.Owner}}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: rc.resource.Group, Resource: rc.resource.Resource,
+		Owner: rc.resource.Owner}}
 	namespaces := map[string]string{}
 	listed, err := s.source.List(ctx, q, func(r sqlstore.Record) error {
 		// All records share one copy of these strings.
@@ -580,7 +582,8 @@ func (s *state) unload() {
 		if rc.idle < idleChecks && (s.opts.StateBytes == 0 || total <= s.opts.StateBytes) {
 			break
 		}
-		s.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.heldBytes(), "idle", rc.idle)
+		s.opts.Logger.Debug("watch: a resource leaves memory", "resource", rc.resource, "bytes", rc.heldBytes(), "idle",
+			rc.idle)
 		total -= rc.heldBytes()
 		if rc.followers.Load() == 0 {
 			s.drop(rc)

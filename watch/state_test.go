@@ -23,7 +23,9 @@ type slowSource struct {
 	pause time.Duration
 }
 
-func (s *slowSource) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (s *slowSource) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	return s.source.List(ctx, q, func(r sqlstore.Record) error {
 		err := yield(r)
 		time.Sleep(s.pause)

@@ -88,7 +88,9 @@ func (ss *subscriptions) Follow(ctx context.Context, r sqlstore.Resource, after 
 	return ss.subscription(rc, &rc.followers, Interest{Resource: r}, after), nil
 }
 
-func (ss *subscriptions) subscription(rc *resourceCache, counted *atomic.Int64, want Interest, after int64) *Subscription {
+func (ss *subscriptions) subscription(
+	rc *resourceCache, counted *atomic.Int64, want Interest, after int64,
+) *Subscription {
 	s := &Subscription{all: ss, cache: rc, counted: counted, want: want, pos: after}
 	s.watcher.ready = make(chan struct{}, 1)
 	s.watcher.want = want

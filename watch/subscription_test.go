@@ -25,11 +25,15 @@ func TestSubscription_WakesForItsInterestOnly(t *testing.T) {
 	}{
 		{"all", Interest{}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true, pod("", "z"): true}},
 		{"namespace", Interest{Namespace: "a"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "x"): false}},
-		{"name", Interest{Namespace: "a", Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("b", "x"): false}},
-		{"name anywhere", Interest{Name: "x"}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("", "x"): true}},
-		{"index", Interest{Match: MatchValue{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
+		{"name", Interest{Namespace: "a", Name: "x"},
+			map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("b", "x"): false}},
+		{"name anywhere", Interest{Name: "x"},
+			map[sqlstore.Key]bool{pod("a", "x"): true, pod("a", "y"): false, pod("", "x"): true}},
+		{"index", Interest{Match: MatchValue{byValue(), "1"}},
+			map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): true}},
 		{"another value", Interest{Match: MatchValue{byValue(), "2"}}, map[sqlstore.Key]bool{pod("a", "x"): false}},
-		{"index in a namespace", Interest{Namespace: "a", Match: MatchValue{byValue(), "1"}}, map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): false, pod("", "z"): false}},
+		{"index in a namespace", Interest{Namespace: "a", Match: MatchValue{byValue(), "1"}},
+			map[sqlstore.Key]bool{pod("a", "x"): true, pod("b", "y"): false, pod("", "z"): false}},
 	} {
 		for key, wakes := range test.wakes {
 			t.Run(fmt.Sprintf("%s/%s/%s", test.name, key.Namespace, key.Name), func(t *testing.T) {
@@ -286,7 +290,9 @@ func (f *fixture) publishRandomly(n int) (changes []sqlstore.Change) {
 
 // readWithBreaks reads changes up to the last one. It continues with another subscription from
 // time to time, and when a subscription has ended.
-func readWithBreaks(ctx context.Context, subscribe func(int64) (*Subscription, error), after, last int64, revisions *[]int64) error {
+func readWithBreaks(
+	ctx context.Context, subscribe func(int64) (*Subscription, error), after, last int64, revisions *[]int64,
+) error {
 	random := rand.New(rand.NewPCG(3, 4))
 	for after < last {
 		s, err := subscribe(after)

@@ -311,8 +311,8 @@ func (t *tail) reset(ctx context.Context, reason string) error {
 	return nil
 }
 
-// listen calls Listen again and again until ctx ends, if other processes write to the store. The tail polls meanwhile, so that
-// changes are only delayed if Listen fails.
+// listen calls Listen again and again until ctx ends, if other processes write to the store. The tail polls meanwhile,
+// so that changes are only delayed if Listen fails.
 func (t *tail) listen(ctx context.Context) {
 	shared, ok := t.source.(sqlstore.Shared)
 	for ok {
@@ -351,10 +351,12 @@ func newMetrics(r prometheus.Registerer, s *state) metrics {
 		resources, _ := s.size()
 		return int64(resources)
 	})
-	gauge("byre_watch_state_bytes", "Bytes that the values of current state take in memory: compressed where nobody has read them for minutes.", func() int64 {
-		_, bytes := s.size()
-		return int64(bytes)
-	})
+	gauge("byre_watch_state_bytes",
+		"Bytes that the values of current state take in memory: compressed where nobody has read them for minutes.",
+		func() int64 {
+			_, bytes := s.size()
+			return int64(bytes)
+		})
 	m := metrics{
 		applied: f.NewCounter(prometheus.CounterOpts{
 			Name: "byre_watch_changes_total",

@@ -45,18 +45,31 @@ func NewStores(t testing.TB) *Stores {
 	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
 		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.36", "1.36", "1.36")))
 	for resource, kinds := range map[schema.GroupResource][2]func() runtime.Object{
-		core.Resource("serviceaccounts"):     {func() runtime.Object { return &core.ServiceAccount{} }, func() runtime.Object { return &core.ServiceAccountList{} }},
-		core.Resource("pods"):                {func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }},
-		core.Resource("secrets"):             {func() runtime.Object { return &core.Secret{} }, func() runtime.Object { return &core.SecretList{} }},
-		core.Resource("nodes"):               {func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }},
-		core.Resource("services"):            {func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }},
-		discovery.Resource("endpointslices"): {func() runtime.Object { return &discovery.EndpointSlice{} }, func() runtime.Object { return &discovery.EndpointSliceList{} }},
+		core.Resource("serviceaccounts"): {func() runtime.Object {
+			return &core.ServiceAccount{}
+		}, func() runtime.Object { return &core.ServiceAccountList{} }},
+		core.Resource("pods"): {func() runtime.Object {
+			return &core.Pod{}
+		}, func() runtime.Object { return &core.PodList{} }},
+		core.Resource("secrets"): {func() runtime.Object {
+			return &core.Secret{}
+		}, func() runtime.Object { return &core.SecretList{} }},
+		core.Resource("nodes"): {func() runtime.Object {
+			return &core.Node{}
+		}, func() runtime.Object { return &core.NodeList{} }},
+		core.Resource("services"): {func() runtime.Object {
+			return &core.Service{}
+		}, func() runtime.Object { return &core.ServiceList{} }},
+		discovery.Resource("endpointslices"): {func() runtime.Object {
+			return &discovery.EndpointSlice{}
+		}, func() runtime.Object { return &discovery.EndpointSliceList{} }},
 	} {
 		opts, err := getter.GetRESTOptions(resource, kinds[0]())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, kinds[0], kinds[1], apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
+		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, kinds[0], kinds[1],
+			apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +95,8 @@ func (s *Stores) Create(t testing.TB, resource schema.GroupResource, object Obje
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.commit(t, sqlstore.Write{Op: sqlstore.Create, Key: keyOf(resource, object), UID: string(object.GetUID()), Value: value})
+	s.commit(t,
+		sqlstore.Write{Op: sqlstore.Create, Key: keyOf(resource, object), UID: string(object.GetUID()), Value: value})
 }
 
 // Delete removes an object that Create has stored.
@@ -104,7 +118,8 @@ func (s *Stores) commit(t testing.TB, w sqlstore.Write) {
 }
 
 func keyOf(resource schema.GroupResource, object Object) sqlstore.Key {
-	return sqlstore.Key{Group: resource.Group, Resource: resource.Resource, Namespace: object.GetNamespace(), Name: object.GetName()}
+	return sqlstore.Key{Group: resource.Group, Resource: resource.Resource, Namespace: object.GetNamespace(),
+		Name: object.GetName()}
 }
 
 // WithContext adds to the context of each request what upstream's handlers read from

@@ -325,7 +325,8 @@ func createIfMissing[T metav1.Object](ctx context.Context, client creator[T], ob
 // ensureNamespaces creates the system namespaces that are missing: those that every cluster has.
 func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
 	var failed []error
-	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault} {
+	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
+		metav1.NamespaceDefault} {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if err := createIfMissing(ctx, b.config.Client.CoreV1().Namespaces(), namespace); err != nil {
 			failed = append(failed, fmt.Errorf("namespace %s: %w", name, err))
@@ -365,13 +366,16 @@ func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
 	return b.ensureServiceCIDRReady(ctx, current, want)
 }
 
-func (b *Bootstrap) ensureServiceCIDRReady(ctx context.Context, current *networkingv1.ServiceCIDR, want []string) error {
+func (b *Bootstrap) ensureServiceCIDRReady(
+	ctx context.Context, current *networkingv1.ServiceCIDR, want []string,
+) error {
 	if current.DeletionTimestamp != nil {
 		return nil // kube-controller-manager completes the deletion
 	}
 	if cidrs := current.Spec.CIDRs; !slices.Equal(cidrs, want) {
 		if !slices.Equal(cidrs, b.differentCIDRs) {
-			b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", cidrs, "configured", want)
+			b.config.Logger.Info("The default ServiceCIDR differs from the configured ranges and is not changed", "is", cidrs,
+				"configured", want)
 			b.differentCIDRs = cidrs
 		}
 		return nil
@@ -455,7 +459,8 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	schemaOps := ensurer.NewFlowSchemaOps(client.FlowSchemas(), schemas.Lister())
 
 	// The flow schemas follow the priority levels, because a schema names a level.
-	err := ensureAll(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations)
+	err := ensureAll(ctx, levelOps, bootstrap.SuggestedPriorityLevelConfigurations,
+		bootstrap.MandatoryPriorityLevelConfigurations)
 	if err != nil {
 		return fmt.Errorf("priority levels: %w", err)
 	}
@@ -467,7 +472,8 @@ func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
 	if err := ensurer.RemoveUnwantedObjects(ctx, schemaOps, allSchemas); err != nil {
 		return fmt.Errorf("remove flow schemas: %w", err)
 	}
-	allLevels := slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations)
+	allLevels := slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations,
+		bootstrap.SuggestedPriorityLevelConfigurations)
 	if err := ensurer.RemoveUnwantedObjects(ctx, levelOps, allLevels); err != nil {
 		return fmt.Errorf("remove priority levels: %w", err)
 	}

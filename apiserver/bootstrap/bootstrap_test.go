@@ -130,7 +130,8 @@ func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 		}
 	}
 	schemas, err := client.FlowcontrolV1().FlowSchemas().List(ctx, metav1.ListOptions{})
-	if want := len(flowcontrol.MandatoryFlowSchemas) + len(flowcontrol.SuggestedFlowSchemas); err != nil || len(schemas.Items) != want {
+	if want := len(flowcontrol.MandatoryFlowSchemas) + len(flowcontrol.SuggestedFlowSchemas); err != nil ||
+		len(schemas.Items) != want {
 		t.Errorf("%d flow schemas, want %d, %v", len(schemas.Items), want, err)
 	}
 	levels, err := client.FlowcontrolV1().PriorityLevelConfigurations().List(ctx, metav1.ListOptions{})
@@ -142,7 +143,8 @@ func TestBootstrap_FirstStartCreatesObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if port := service.Spec.Ports[0]; service.Spec.ClusterIP != "10.0.0.1" || port.Port != 443 || port.TargetPort.IntValue() != 6443 {
+	if port := service.Spec.Ports[0]; service.Spec.ClusterIP != "10.0.0.1" || port.Port != 443 ||
+		port.TargetPort.IntValue() != 6443 {
 		t.Errorf("kubernetes Service: %+v", service.Spec)
 	}
 	for _, check := range b.Checks() {
@@ -174,8 +176,8 @@ func TestNamespaces_AreRecreated(t *testing.T) {
 	})
 }
 
-// TestBootstrap_BeginsAgainInANewEpoch: the roles and priority classes, which are else written once, are there again after
-// they were lost.
+// TestBootstrap_BeginsAgainInANewEpoch: the roles and priority classes, which are else written once, are there again
+// after they were lost.
 func TestBootstrap_BeginsAgainInANewEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -185,7 +187,8 @@ func TestBootstrap_BeginsAgainInANewEpoch(t *testing.T) {
 		c.EpochEnded = func() <-chan struct{} { return epochs[epoch.Load()] }
 		defer run(t, c)()
 		role, class := client.RbacV1().ClusterRoles(), client.SchedulingV1().PriorityClasses()
-		if err := errors.Join(role.Delete(t.Context(), "cluster-admin", metav1.DeleteOptions{}), class.Delete(t.Context(), "system-node-critical", metav1.DeleteOptions{})); err != nil {
+		if err := errors.Join(role.Delete(t.Context(), "cluster-admin", metav1.DeleteOptions{}),
+			class.Delete(t.Context(), "system-node-critical", metav1.DeleteOptions{})); err != nil {
 			t.Fatal(err)
 		}
 		epoch.Store(1)
@@ -199,8 +202,8 @@ func TestBootstrap_BeginsAgainInANewEpoch(t *testing.T) {
 	})
 }
 
-// TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart: what a step has written is there again although the store lost
-// it before the last step was done.
+// TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart: what a step has written is there again although the store
+// lost it before the last step was done.
 func TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -220,7 +223,8 @@ func TestBootstrap_BeginsAgainInAnEpochThatEndsDuringTheStart(t *testing.T) {
 			return true, nil, errors.New("not yet")
 		})
 		defer run(t, c)()
-		if _, err := client.SchedulingV1().PriorityClasses().Get(t.Context(), "system-node-critical", metav1.GetOptions{}); err != nil {
+		if _, err := client.SchedulingV1().PriorityClasses().Get(t.Context(), "system-node-critical",
+			metav1.GetOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -241,17 +245,25 @@ func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 		want       []string
 		wantReady  *metav1.ConditionStatus
 	}{
-		"missing":                  {configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &ready.Status},
-		"missing, two families":    {configured: []string{"10.0.0.0/24", "fd00::/112"}, want: []string{"10.0.0.0/24", "fd00::/112"}, wantReady: &ready.Status},
-		"without condition":        {existing: []string{"10.0.0.0/24"}, configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &ready.Status},
-		"declared not ready stays": {existing: []string{"10.0.0.0/24"}, condition: &notReady, configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &notReady.Status},
-		"second family is added":   {existing: []string{"10.0.0.0/24"}, condition: &ready, configured: []string{"10.0.0.0/24", "fd00::/112"}, want: []string{"10.0.0.0/24", "fd00::/112"}, wantReady: &ready.Status},
-		"another range stays":      {existing: []string{"10.1.0.0/16"}, configured: []string{"10.0.0.0/24"}, want: []string{"10.1.0.0/16"}},
+		"missing": {configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"},
+			wantReady: &ready.Status},
+		"missing, two families": {configured: []string{"10.0.0.0/24", "fd00::/112"},
+			want: []string{"10.0.0.0/24", "fd00::/112"}, wantReady: &ready.Status},
+		"without condition": {existing: []string{"10.0.0.0/24"}, configured: []string{"10.0.0.0/24"},
+			want: []string{"10.0.0.0/24"}, wantReady: &ready.Status},
+		"declared not ready stays": {existing: []string{"10.0.0.0/24"}, condition: &notReady,
+			configured: []string{"10.0.0.0/24"}, want: []string{"10.0.0.0/24"}, wantReady: &notReady.Status},
+		"second family is added": {existing: []string{"10.0.0.0/24"}, condition: &ready,
+			configured: []string{"10.0.0.0/24", "fd00::/112"}, want: []string{"10.0.0.0/24", "fd00::/112"},
+			wantReady: &ready.Status},
+		"another range stays": {existing: []string{"10.1.0.0/16"}, configured: []string{"10.0.0.0/24"},
+			want: []string{"10.1.0.0/16"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
 			if test.existing != nil {
-				cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: test.existing}}
+				cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+					Spec: networkingv1.ServiceCIDRSpec{CIDRs: test.existing}}
 				if test.condition != nil {
 					cidr.Status.Conditions = []metav1.Condition{*test.condition}
 				}
@@ -280,8 +292,8 @@ func TestServiceCIDR_ExistingDefaultIsKept(t *testing.T) {
 	}
 }
 
-// TestServiceCIDR_ADifferenceIsLoggedOnce: a default ServiceCIDR that differs from the configured ranges is logged when it
-// changes, and not at each repair.
+// TestServiceCIDR_ADifferenceIsLoggedOnce: a default ServiceCIDR that differs from the configured ranges is logged when
+// it changes, and not at each repair.
 func TestServiceCIDR_ADifferenceIsLoggedOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than a second")
@@ -297,7 +309,8 @@ func TestServiceCIDR_ADifferenceIsLoggedOnce(t *testing.T) {
 		}, funcr.Options{})
 		defer run(t, c)()
 		for i, other := range []string{"10.1.0.0/16", "10.2.0.0/16"} {
-			cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{other}}}
+			cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+				Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{other}}}
 			if _, err := client.NetworkingV1().ServiceCIDRs().Update(t.Context(), cidr, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -330,7 +343,8 @@ func TestBootstrap_RetriesAFailingStep(t *testing.T) {
 		synctest.Wait()
 		for _, check := range b.Checks() {
 			err := check.Check(nil)
-			if failing := err != nil && strings.Contains(err.Error(), "on fire"); failing != strings.HasPrefix(check.Name(), "poststarthook/scheduling/") {
+			if failing := err != nil &&
+				strings.Contains(err.Error(), "on fire"); failing != strings.HasPrefix(check.Name(), "poststarthook/scheduling/") {
 				t.Errorf("check %s: %v", check.Name(), err)
 			}
 		}

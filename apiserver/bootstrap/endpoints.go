@@ -26,7 +26,8 @@ const endpointsInterval = 10 * time.Second
 func (b *Bootstrap) PublishEndpoints(ctx context.Context) error {
 	address := b.config.Service.AdvertiseAddress
 	if address == nil || address.IsLoopback() || address.IsUnspecified() {
-		b.config.Logger.Info("This server is not added to the endpoints of the kubernetes Service, because its address is not reachable from other hosts", "address", address)
+		b.config.Logger.Info(
+			"This server is not added to the endpoints of the kubernetes Service, because its address is not reachable from other hosts", "address", address)
 		<-ctx.Done()
 		return nil
 	}
@@ -34,7 +35,8 @@ func (b *Bootstrap) PublishEndpoints(ctx context.Context) error {
 	p := &endpointPublisher{
 		Bootstrap:  b,
 		reconciler: reconcilers.NewLeaseEndpointReconciler(adapter, b.config.Leases),
-		ports:      []corev1.EndpointPort{{Protocol: corev1.ProtocolTCP, Port: int32(b.config.Service.AdvertisePort), Name: portName}},
+		ports: []corev1.EndpointPort{{Protocol: corev1.ProtocolTCP, Port: int32(b.config.Service.AdvertisePort),
+			Name: portName}},
 	}
 	defer p.reconciler.Destroy()
 	// As in kube-apiserver, a failure is not retried. Without another running
@@ -50,7 +52,8 @@ func (b *Bootstrap) PublishEndpoints(ctx context.Context) error {
 	p.renew(ctx)
 	p.reconciler.StopReconciling()
 	if err := p.remove(); err != nil {
-		b.config.Logger.Info("Could not remove this server from the endpoints of the kubernetes Service; its lease expires", "err", err)
+		b.config.Logger.Info("Could not remove this server from the endpoints of the kubernetes Service; its lease expires",
+			"err", err)
 	}
 	return nil
 }
@@ -145,7 +148,8 @@ func (s *storedLeases) ListLeases() ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
 	list := &api.EndpointsList{}
-	err := s.storage.GetList(ctx, s.prefix, apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, list)
+	err := s.storage.GetList(ctx, s.prefix, apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true},
+		list)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +183,8 @@ func (s *storedLeases) UpdateLease(ip string) error {
 func (s *storedLeases) RemoveLease(ip string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
 	defer cancel()
-	return s.storage.Delete(ctx, s.prefix+ip, &api.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+	return s.storage.Delete(ctx, s.prefix+ip, &api.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil,
+		apistorage.DeleteOptions{})
 }
 
 // Destroy does nothing, because storedLeases does not own the storage.

@@ -52,7 +52,8 @@ func TestEndpoints_FollowReadiness(t *testing.T) {
 			t.Errorf("when it is ready: %v", got)
 		}
 		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
-		if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.7" || *slice.Ports[0].Port != 6443 {
+		if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.7" ||
+			*slice.Ports[0].Port != 6443 {
 			t.Errorf("slice %+v, %v", slice, err)
 		}
 		stop()
@@ -195,7 +196,8 @@ func options(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 }
 
 func optionsOf(store *sqlstore.Store, feed *watch.Feed) generic.RESTOptionsGetter {
-	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // TestLeases_ExpireWithoutRenewal: servers see one another's entries. An entry expires some

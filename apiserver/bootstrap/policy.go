@@ -58,7 +58,8 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), ownRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
 	}
-	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), ownBindings()) {
+	for _, binding := range slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(),
+		ownBindings()) {
 		reconcileBinding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding}, clusterBindings)
 	}
 	for _, roles := range bootstrappolicy.NamespaceRoles() {
@@ -78,13 +79,15 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 func ownRoles() []rbacv1.ClusterRole {
 	return []rbacv1.ClusterRole{{
 		ObjectMeta: ownMeta("byre:history-viewer"),
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"},
+			Verbs: []string{"get", "list", "watch"}}},
 	}, {
 		ObjectMeta: ownMeta("byre:console-user"),
 		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/console", "/console/*"}, Verbs: []string{"get"}}},
 	}, {
 		ObjectMeta: ownMeta("byre:sql-user"),
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"}, Verbs: []string{"create"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"},
+			Verbs: []string{"create"}}},
 	}}
 }
 
@@ -113,7 +116,9 @@ func ownBindings() []rbacv1.ClusterRoleBinding {
 	}
 }
 
-func (b *Bootstrap) reconcileRole(ctx context.Context, role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) error {
+func (b *Bootstrap) reconcileRole(
+	ctx context.Context, role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier,
+) error {
 	options := reconciliation.ReconcileRoleOptions{Role: role, Client: client, Confirm: true}
 	return b.reconcile(ctx, role.GetNamespace(), role.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
 		result, err := options.Run()
@@ -124,20 +129,26 @@ func (b *Bootstrap) reconcileRole(ctx context.Context, role reconciliation.RuleO
 	})
 }
 
-func (b *Bootstrap) reconcileBinding(ctx context.Context, binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) error {
+func (b *Bootstrap) reconcileBinding(
+	ctx context.Context, binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier,
+) error {
 	options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: client, Confirm: true}
-	return b.reconcile(ctx, binding.GetNamespace(), binding.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
-		result, err := options.Run()
-		if err != nil {
-			return false, "", err
-		}
-		return result.Protected, result.Operation, nil
-	})
+	return b.reconcile(ctx, binding.GetNamespace(), binding.GetName(),
+		func() (bool, reconciliation.ReconcileOperation, error) {
+			result, err := options.Run()
+			if err != nil {
+				return false, "", err
+			}
+			return result.Protected, result.Operation, nil
+		})
 }
 
 // reconcile calls run, and calls it again if a concurrent write of another replica made
 // it fail.
-func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run func() (protected bool, did reconciliation.ReconcileOperation, err error)) error {
+func (b *Bootstrap) reconcile(
+	ctx context.Context, namespace, name string,
+	run func() (protected bool, did reconciliation.ReconcileOperation, err error),
+) error {
 	if err := ctx.Err(); err != nil {
 		return err // upstream's reconciliation takes no context
 	}
@@ -152,9 +163,11 @@ func (b *Bootstrap) reconcile(ctx context.Context, namespace, name string, run f
 			return err
 		case did == reconciliation.ReconcileNone:
 		case protected:
-			b.config.Logger.Info("Did not change a protected object of the RBAC bootstrap policy", "namespace", namespace, "name", name)
+			b.config.Logger.Info("Did not change a protected object of the RBAC bootstrap policy", "namespace", namespace,
+				"name", name)
 		default:
-			b.config.Logger.V(4).Info("Reconciled an object of the RBAC bootstrap policy", "namespace", namespace, "name", name, "operation", did)
+			b.config.Logger.V(4).Info("Reconciled an object of the RBAC bootstrap policy", "namespace", namespace, "name", name,
+				"operation", did)
 		}
 		return nil
 	})
@@ -221,7 +234,8 @@ type existingPolicy struct {
 }
 
 func (b *Bootstrap) listPolicy(ctx context.Context) (existingPolicy, error) {
-	existing := existingPolicy{roles: map[string]reconciliation.RuleOwner{}, bindings: map[string]reconciliation.RoleBinding{}}
+	existing := existingPolicy{roles: map[string]reconciliation.RuleOwner{},
+		bindings: map[string]reconciliation.RoleBinding{}}
 	client, options := b.config.Client.RbacV1(), metav1.ListOptions{LabelSelector: bootstrapSelector}
 	for _, list := range []func() (runtime.Object, error){
 		func() (runtime.Object, error) { return client.ClusterRoles().List(ctx, options) },
@@ -261,7 +275,9 @@ type firstListed[T any] struct {
 	isUsed bool
 }
 
-func (f *firstListed[T]) get(namespace, name string, request func(namespace, name string) (T, error)) (object T, err error) {
+func (f *firstListed[T]) get(
+	namespace, name string, request func(namespace, name string) (T, error),
+) (object T, err error) {
 	if f.isUsed {
 		return request(namespace, name)
 	}

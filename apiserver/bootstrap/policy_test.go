@@ -34,12 +34,14 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	}
 	viewer := rbacv1.ClusterRole{
 		ObjectMeta: bootstrapping,
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"}, Verbs: []string{"get", "list", "watch"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"history.byre.dev"}, Resources: []string{"changes"},
+			Verbs: []string{"get", "list", "watch"}}},
 	}
 	viewer.Name = "byre:history-viewer"
 	asker := rbacv1.ClusterRole{
 		ObjectMeta: bootstrapping,
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"}, Verbs: []string{"create"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"sql.byre.dev"}, Resources: []string{"queries"},
+			Verbs: []string{"create"}}},
 	}
 	asker.Name = "byre:sql-user"
 	visitor := rbacv1.ClusterRole{
@@ -48,7 +50,8 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	}
 	visitor.Name = "byre:console-user"
 	own := []rbacv1.ClusterRole{viewer, visitor, asker}
-	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), own), clusterRoles.Items,
+	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), own),
+		clusterRoles.Items,
 		func(r rbacv1.ClusterRole) string { return r.Name })
 
 	clusterBindings, err := client.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
@@ -64,11 +67,14 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	kubelets := rbacv1.ClusterRoleBinding{
 		ObjectMeta: bootstrapping,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
+			Name: "kube-apiserver-kubelet-client"}},
 	}
 	kubelets.Name = "kubeadm:apiserver-kubelet-client"
 	kubeadm := []rbacv1.ClusterRoleBinding{admins, kubelets}
-	compare(t, options, slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), kubeadm), clusterBindings.Items,
+	compare(t, options,
+		slices.Concat(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings(), kubeadm),
+		clusterBindings.Items,
 		func(b rbacv1.ClusterRoleBinding) string { return b.Name })
 
 	roles, err := client.RbacV1().Roles("").List(ctx, metav1.ListOptions{})
@@ -89,7 +95,9 @@ func TestPolicy_IsUpstreams(t *testing.T) {
 	for _, some := range bootstrappolicy.NamespaceRoleBindings() {
 		wantBindings = append(wantBindings, some...)
 	}
-	compare(t, options, wantBindings, bindings.Items, func(b rbacv1.RoleBinding) string { return b.Namespace + "/" + b.Name })
+	compare(t, options, wantBindings, bindings.Items, func(b rbacv1.RoleBinding) string {
+		return b.Namespace + "/" + b.Name
+	})
 }
 
 func compare[T any](t *testing.T, options cmp.Options, want, got []T, name func(T) string) {
@@ -116,8 +124,9 @@ func TestPolicy_IsReconciled(t *testing.T) {
 	client := fake.NewClientset(
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Rules: []rbacv1.PolicyRule{extra}},
 		&rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user", Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}},
-			Rules:      []rbacv1.PolicyRule{extra},
+			ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user",
+				Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}},
+			Rules: []rbacv1.PolicyRule{extra},
 		},
 	)
 	ensure(t, config(t, client))
@@ -139,7 +148,8 @@ func TestPolicy_IsReconciled(t *testing.T) {
 // TestPolicy_PrimesOldRoles: roles and bindings of clusters that are older than a split of
 // the policy keep their rights.
 func TestPolicy_PrimesOldRoles(t *testing.T) {
-	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}}
+	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"},
+		Resources: []string{"widgets"}}}
 	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "jane"}}
 	client := fake.NewClientset(
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "admin"}, Rules: custom},
@@ -148,10 +158,13 @@ func TestPolicy_PrimesOldRoles(t *testing.T) {
 	)
 	ensure(t, config(t, client))
 	role, err := client.RbacV1().ClusterRoles().Get(t.Context(), "system:aggregate-to-admin", metav1.GetOptions{})
-	if err != nil || !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == "example.com" }) {
+	if err != nil || !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return r.APIGroups[0] == "example.com"
+	}) {
 		t.Errorf("custom rules of admin aren't in system:aggregate-to-admin: %v", err)
 	}
-	binding, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), "system:public-info-viewer", metav1.GetOptions{})
+	binding, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), "system:public-info-viewer",
+		metav1.GetOptions{})
 	if err != nil || !slices.Contains(binding.Subjects, subjects[0]) {
 		t.Errorf("subjects of system:discovery aren't in system:public-info-viewer: %v, %v", binding.Subjects, err)
 	}

@@ -47,7 +47,8 @@ type timeline struct {
 }
 
 // spans are the values of the parameter since: the changes of spans of time up to now.
-var spans = []struct{ name, value string }{{"1 hour", "1h"}, {"1 day", "24h"}, {"1 week", "168h"}, {"all that is kept", ""}}
+var spans = []struct{ name, value string }{{"1 hour", "1h"}, {"1 day", "24h"}, {"1 week", "168h"},
+	{"all that is kept", ""}}
 
 // changes finds the changes in a namespace ("" means all) that selectors and the parameter since select, and
 // of these the newest that keep keeps. Of a history that does not reach back to the moment it finds what there is.
@@ -71,7 +72,9 @@ func (v *visit) changes(namespace string, keep func(*history.Change) bool, selec
 func (v *visit) choices() g.Node {
 	choices := g.Group{g.Text("Changes of the last ")}
 	for _, s := range spans {
-		choices = append(choices, h.A(h.Href(v.here("since", s.value)), g.If(v.param("since") == s.value, h.Aria("current", "true")), g.Text(s.name)), g.Text(" "))
+		choices = append(choices,
+			h.A(h.Href(v.here("since", s.value)), g.If(v.param("since") == s.value, h.Aria("current", "true")), g.Text(s.name)),
+			g.Text(" "))
 	}
 	return h.P(h.Class("choice"), choices)
 }
@@ -95,13 +98,16 @@ func (v *visit) when(c *history.Change) g.Node {
 
 // author is who made a change.
 func author(c *history.Change) g.Node {
-	return g.Group{h.Strong(bdi(c.Who)), g.If(c.RealUser != "", g.Group{g.Text(" (impersonated by "), bdi(c.RealUser), g.Text(")")})}
+	return g.Group{h.Strong(bdi(c.Who)),
+		g.If(c.RealUser != "", g.Group{g.Text(" (impersonated by "), bdi(c.RealUser), g.Text(")")})}
 }
 
 // of names the object of a change, and links to it if its resource is served.
 func (v *visit) of(c *history.Change, all []resource) g.Node {
 	of, link := c.Object, ""
-	if i := slices.IndexFunc(all, func(r resource) bool { return r.Group == of.Group && r.Resource == of.Resource }); i >= 0 {
+	if i := slices.IndexFunc(all, func(r resource) bool {
+		return r.Group == of.Group && r.Resource == of.Resource
+	}); i >= 0 {
 		link = v.objectLink(all[i], of.Namespace, of.Name)
 	}
 	return g.Group{a(link, of.FullName()), labelled(" in ", of.Namespace)}
@@ -146,8 +152,10 @@ func (v *visit) showChange() error {
 			h.Time(h.DateTime(moment(c.Time.Time)), g.Text(moment(c.Time.Time))), labelled(", by ", c.Manager),
 			g.If(c.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(c.AuditID))}), g.Text(".")),
 		proposed("To reverse it:", command("kubectl", "byre", "undo", revision, "-n", namespace)),
-		g.If(c.Unreadable, problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
-		g.If(c.IsOfSecret() && v.param("secrets") == "", facts(g.Text("The values of Secrets are masked: "), a(v.here("secrets", "1"), "show them"), g.Text("."))),
+		g.If(c.Unreadable,
+			problem("The object can't be read any more: its key is no longer in the encryption configuration.")),
+		g.If(c.IsOfSecret() && v.param("secrets") == "",
+			facts(g.Text("The values of Secrets are masked: "), a(v.here("secrets", "1"), "show them"), g.Text("."))),
 		h.Pre(h.Class("diff"), diffLines(diff), g.If(diff == "", g.Text("No field that is shown has changed."))))
 	return nil
 }
@@ -179,7 +187,8 @@ func (v *visit) showDeleted() error {
 			selectors = append(selectors, fields.OneTermEqualSelector("who", who))
 		}
 		found := v.changes(v.param("namespace"), keep, selectors...)
-		deleted = timeline{append(deleted.Changes, found.Changes...), deleted.Cut || found.Cut, cmp.Or(deleted.Problem, found.Problem)}
+		deleted = timeline{append(deleted.Changes, found.Changes...), deleted.Cut || found.Cut,
+			cmp.Or(deleted.Problem, found.Problem)}
 	}
 	slices.SortFunc(deleted.Changes, func(a, b history.Change) int { return cmp.Compare(b.Revision, a.Revision) })
 	// A deletion that finalizers delay is several changes.
@@ -193,12 +202,15 @@ func (v *visit) showDeleted() error {
 	if err != nil {
 		return err
 	}
-	others := facts(g.Text("Those of the cluster's own components, whose names begin with system:, are left out: "), a(v.here("system", "1"), "show them"), g.Text(commandsAsk))
+	others := facts(g.Text("Those of the cluster's own components, whose names begin with system:, are left out: "),
+		a(v.here("system", "1"), "show them"), g.Text(commandsAsk))
 	if system {
-		others = facts(g.Text("Those of the cluster's own components are shown too: "), a(v.here("system", ""), "leave them out"), g.Text(commandsAsk))
+		others = facts(g.Text("Those of the cluster's own components are shown too: "),
+			a(v.here("system", ""), "leave them out"), g.Text(commandsAsk))
 	}
 	v.render(http.StatusOK, "Deleted",
-		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", who, ""), g.If(system, hidden("system", "1")), h.Button(g.Text("Filter"))),
+		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", who, ""),
+			g.If(system, hidden("system", "1")), h.Button(g.Text("Filter"))),
 		v.choices(), others,
 		deleted.list(func(c history.Change) g.Node {
 			command := undelete(resource{Group: c.Object.Group, Resource: c.Object.Resource}, c.Object.Namespace, c.Object.Name)

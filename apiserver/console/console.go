@@ -127,7 +127,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMovedPermanently)
 		return
 	}
-	if strings.Count(r.URL.Path, "/") != strings.Count(r.URL.EscapedPath(), "/") || strings.Contains(v.param("namespace"), "/") {
+	if strings.Count(r.URL.Path, "/") != strings.Count(r.URL.EscapedPath(), "/") ||
+		strings.Contains(v.param("namespace"), "/") {
 		v.showError(v.showNothing()) // no name has a slash
 		return
 	}
@@ -192,7 +193,8 @@ func (v *visit) answer(show func(*visit) error) {
 	defer cancel()
 	v.client.from = v.r.WithContext(ctx)
 	v.limitWrites()
-	defer func() { _ = http.NewResponseController(v.w).SetWriteDeadline(time.Time{}) }() // the connection may serve other requests
+	// the connection may serve other requests
+	defer func() { _ = http.NewResponseController(v.w).SetWriteDeadline(time.Time{}) }()
 	if err := show(v); err != nil {
 		v.showError(err)
 	}
@@ -231,8 +233,10 @@ func (v *visit) showError(err error) {
 	v.render(code, "Error",
 		problem(strconv.Itoa(code)+" "+http.StatusText(code)+": "+status.Message),
 		g.If(code == http.StatusUnauthorized || code == http.StatusForbidden, h.P(
-			g.Text("The console has the rights of the user who asks, and no login of its own. "), h.Code(g.Text("byre console")), g.Text(" or "), h.Code(g.Text("kubectl proxy")),
-			g.Text(" opens it with the credentials of a kubeconfig. Users other than administrators need the ClusterRole "), h.Code(g.Text("byre:console-user")),
+			g.Text("The console has the rights of the user who asks, and no login of its own. "), h.Code(g.Text("byre console")),
+			g.Text(" or "), h.Code(g.Text("kubectl proxy")),
+			g.Text(" opens it with the credentials of a kubeconfig. Users other than administrators need the ClusterRole "),
+			h.Code(g.Text("byre:console-user")),
 			g.Text(", and what they see is what they may list and get."))))
 }
 
@@ -334,13 +338,16 @@ func (c *client) send(r *http.Request) (w *answer, err error) {
 		case reason == http.ErrAbortHandler: //nolint:errorlint // a panic's value, as net/http compares it
 			err = apierrors.NewTimeoutError("the server has ended the request", 0)
 		default:
-			klog.ErrorS(nil, "Panic in a request of the console", "path", r.URL.Path, "reason", reason, "stack", string(debug.Stack()))
+			klog.ErrorS(nil, "Panic in a request of the console", "path", r.URL.Path, "reason", reason, "stack",
+				string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", reason)
 		}
 	}()
 	c.server.ServeHTTP(w, r)
 	if w.tooLarge {
-		return nil, &apierrors.StatusError{ErrStatus: failure(http.StatusRequestEntityTooLarge, "the answer is too large for a page: select less, or use kubectl")}
+		return nil,
+			&apierrors.StatusError{ErrStatus: failure(http.StatusRequestEntityTooLarge,
+				"the answer is too large for a page: select less, or use kubectl")}
 	}
 	return w, nil
 }

@@ -89,10 +89,12 @@ type object = map[string]any
 // discovery has Pods, ClusterRoles and changes.
 func discovery() map[string]any {
 	served := func(name, kind, scope string) object {
-		return object{"resource": name, "responseKind": object{"kind": kind}, "scope": scope, "verbs": []string{"get", "list"}}
+		return object{"resource": name, "responseKind": object{"kind": kind}, "scope": scope,
+			"verbs": []string{"get", "list"}}
 	}
 	groups := func(group, version string, resources ...object) object {
-		return object{"items": []object{{"metadata": object{"name": group}, "versions": []object{{"version": version, "resources": resources}}}}}
+		return object{"items": []object{{"metadata": object{"name": group},
+			"versions": []object{{"version": version, "resources": resources}}}}}
 	}
 	return map[string]any{
 		"/api":  groups("", "v1", served("pods", "Pod", "Namespaced"), served("namespaces", "Namespace", "Cluster")),
@@ -111,7 +113,9 @@ var noon = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 
 func (s *server) console() *Console {
 	s.Helper()
-	c, err := New(Config{Server: s, HasName: func(host string) bool { return host == "kube.example.com" }, Now: func() time.Time { return noon }, Timeout: time.Minute})
+	c, err := New(Config{Server: s, HasName: func(host string) bool {
+		return host == "kube.example.com"
+	}, Now: func() time.Time { return noon }, Timeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -152,7 +156,8 @@ func hostileServer(t *testing.T) *server {
 	change["before"], change["after"] = object{"a": everything}, object{"a": everything, "b": everything}
 	pod := object{
 		"apiVersion": "v1", "kind": "Pod", "spec": object{"note": everything},
-		"metadata": object{"name": everything, "uid": "u", "labels": object{"a": everything}, "ownerReferences": []object{{"apiVersion": "v1", "kind": everything, "name": everything}}},
+		"metadata": object{"name": everything, "uid": "u", "labels": object{"a": everything},
+			"ownerReferences": []object{{"apiVersion": "v1", "kind": everything, "name": everything}}},
 	}
 	list := object{"metadata": object{"resourceVersion": "9"}, "items": changes}
 	return newServer(t, map[string]any{
@@ -171,7 +176,8 @@ func hostileServer(t *testing.T) *server {
 					rows = append(rows, []any{"", "pods", name, name})
 				}
 			}
-			_ = json.NewEncoder(w).Encode(object{"status": object{"truncated": true, "columns": []object{{"name": hostile[0]}, {"name": hostile[1]}, {"name": hostile[2]}}, "rows": rows}})
+			_ = json.NewEncoder(w).Encode(object{"status": object{"truncated": true,
+				"columns": []object{{"name": hostile[0]}, {"name": hostile[1]}, {"name": hostile[2]}}, "rows": rows}})
 		}),
 	})
 }
@@ -186,8 +192,9 @@ var hostilePages = []string{
 func TestConsole_ShowsHostileTextAsText(t *testing.T) {
 	t.Parallel()
 	s := hostileServer(t)
-	elements := strings.Fields("html head meta title link script body header nav a span bdi main h1 h2 p form label input button section div table thead tr th tbody td " +
-		"pre code strong time ol ul li del ins textarea details summary small")
+	elements := strings.Fields(
+		"html head meta title link script body header nav a span bdi main h1 h2 p form label input button section div table thead tr th tbody td " +
+			"pre code strong time ol ul li del ins textarea details summary small")
 	for _, page := range hostilePages {
 		w := s.get(Path + page)
 		if w.Code >= http.StatusInternalServerError {
@@ -245,7 +252,8 @@ func TestConsole_SetsHeaders(t *testing.T) {
 	for _, path := range []string{"", "static/style.css", "static/htmx.min.js", "nothing", "sql"} {
 		w := s.get(Path + path)
 		for name, want := range map[string]string{
-			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+			"Cache-Control": "no-store",
 		} {
 			if got := w.Header().Get(name); got != want {
 				t.Errorf("%s: %s is %q", path, name, got)
@@ -263,7 +271,8 @@ func TestConsole_AnswersToItsNamesOnly(t *testing.T) {
 	for host, want := range map[string]int{
 		"localhost": 200, "LOCALHOST:6443": 200, "127.0.0.1:6443": 200, "[::1]:6443": 200, "[::1]": 200, "192.0.2.1": 200,
 		"kube.example.com": 200, "kube.example.com:6443": 200,
-		"": 421, "evil.example.com": 421, "localhost.evil.example.com:6443": 421, "127.0.0.1.evil.example.com": 421, ":6443": 421,
+		"": 421, "evil.example.com": 421, "localhost.evil.example.com:6443": 421, "127.0.0.1.evil.example.com": 421,
+		":6443": 421,
 	} {
 		before := len(s.requests)
 		w := httptest.NewRecorder()
@@ -282,9 +291,11 @@ func TestConsole_AnswersToItsNamesOnly(t *testing.T) {
 func TestConsole_ReadsOnly(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodOptions} {
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead,
+		http.MethodOptions} {
 		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(t.Context(), method, "https://localhost"+Path+"sql?q=SELECT+1", strings.NewReader("x"))
+		r := httptest.NewRequestWithContext(t.Context(), method, "https://localhost"+Path+"sql?q=SELECT+1",
+			strings.NewReader("x"))
 		s.console().ServeHTTP(w, r)
 		if w.Code != http.StatusMethodNotAllowed || len(s.requests) > 0 {
 			t.Errorf("%s: %d, and the server was asked %d times", method, w.Code, len(s.requests))
@@ -330,14 +341,16 @@ func TestConsole_AsksWithTheCredentialsOfTheRequest(t *testing.T) {
 // Whom the server's filters refuse sees only why.
 func TestConsole_ShowsWhyTheServerRefuses(t *testing.T) {
 	t.Parallel()
-	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
+		http.StatusServiceUnavailable} {
 		s := newServer(t, map[string]any{Path: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(code)
 			_ = json.NewEncoder(w).Encode(object{"kind": "Status", "message": "no: <why>", "code": code})
 		})})
 		w := s.get(Path + "static/style.css")
-		if w.Code != code || !strings.Contains(w.Body.String(), "no: &lt;why&gt;") || w.Header().Get("Retry-After") != "1" || len(s.requests) != 1 {
+		if w.Code != code || !strings.Contains(w.Body.String(), "no: &lt;why&gt;") || w.Header().Get("Retry-After") != "1" ||
+			len(s.requests) != 1 {
 			t.Errorf("%d: %d after %d requests: %s", code, w.Code, len(s.requests), w.Body)
 		}
 	}
@@ -417,7 +430,9 @@ func TestConsole_MakesFewPagesAtOnce(t *testing.T) {
 func TestConsole_SurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []any{"broken", http.ErrAbortHandler} {
-		s := newServer(t, map[string]any{"/api/v1/pods": http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(reason) })})
+		s := newServer(t, map[string]any{"/api/v1/pods": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			panic(reason)
+		})})
 		if w := s.get(Path + "r/core/v1/pods"); w.Code < http.StatusInternalServerError {
 			t.Errorf("%v: %d", reason, w.Code)
 		}
@@ -440,7 +455,8 @@ func TestConsole_LeavesOtherPathsToTheServer(t *testing.T) {
 			t.Errorf("%s: %d %v", path, w.Code, w.Header())
 		}
 	}
-	for _, path := range []string{Path + "change/a%2Fb/1", Path + "r/core/v1/pods?namespace=a/b", Path + "o/core/v1/pods/-/web", Path + "r/core/v2/pods", Path + "change/shop/x"} {
+	for _, path := range []string{Path + "change/a%2Fb/1", Path + "r/core/v1/pods?namespace=a/b",
+		Path + "o/core/v1/pods/-/web", Path + "r/core/v2/pods", Path + "change/shop/x"} {
 		if w := s.get(path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
 		}
@@ -469,18 +485,22 @@ func TestConsole_DownloadsAreTheServersAnswers(t *testing.T) {
 	})
 	for path, want := range map[string][2]string{
 		"r/core/v1/pods?namespace=shop&labelSelector=a%3Db&format=json": {"GET /api/v1/namespaces/shop/pods?labelSelector=a%3Db", "application/json"},
-		"o/core/v1/pods/shop/web?format=json":                           {"GET /api/v1/namespaces/shop/pods/web", "application/json"},
-		"o/core/v1/pods/shop/web?format=yaml":                           {"GET /api/v1/namespaces/shop/pods/web", "application/yaml"},
-		"sql?q=SELECT+1&format=csv":                                     {"POST " + query.Path, "text/csv"},
-		"sql?q=SELECT+1&format=ndjson":                                  {"POST " + query.Path, "application/x-ndjson"},
+		"o/core/v1/pods/shop/web?format=json": {"GET /api/v1/namespaces/shop/pods/web",
+			"application/json"},
+		"o/core/v1/pods/shop/web?format=yaml": {"GET /api/v1/namespaces/shop/pods/web",
+			"application/yaml"},
+		"sql?q=SELECT+1&format=csv":    {"POST " + query.Path, "text/csv"},
+		"sql?q=SELECT+1&format=ndjson": {"POST " + query.Path, "application/x-ndjson"},
 	} {
 		w := s.get(Path + path)
 		last := s.requests[len(s.requests)-1]
-		if got := last.Method + " " + last.RequestURI; got != want[0] || last.Header.Get("Accept") != want[1] || !strings.Contains(w.Body.String(), `"kind"`) {
+		if got := last.Method + " " + last.RequestURI; got != want[0] || last.Header.Get("Accept") != want[1] ||
+			!strings.Contains(w.Body.String(), `"kind"`) {
 			t.Errorf("%s asks %s for %s, and gets %s", path, got, last.Header.Get("Accept"), w.Body)
 		}
 		// The answer may be any aggregated server's, of any type.
-		if _, isBounded := last.Context().Deadline(); !isBounded || !strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
+		if _, isBounded := last.Context().Deadline(); !isBounded ||
+			!strings.Contains(w.Header().Get("Content-Security-Policy"), "sandbox") {
 			t.Errorf("%s: bounded %t, %v", path, isBounded, w.Header())
 		}
 		if last.Method == http.MethodPost && s.bodies[len(s.bodies)-1] != "SELECT 1" {
@@ -494,7 +514,8 @@ func TestCommand_QuotesWordsAndRefusesControlCharacters(t *testing.T) {
 	for name, want := range map[string]string{
 		"web": "kubectl byre undelete pods/web -n shop", "system:node": "kubectl byre undelete pods/system:node -n shop",
 		"$(reboot)": "kubectl byre undelete 'pods/$(reboot)' -n shop", "it's": `kubectl byre undelete 'pods/it'\''s' -n shop`,
-		"a b;c": "kubectl byre undelete 'pods/a b;c' -n shop", "a\nb": "", "\x1b[2J": "", "\u202ea": "", "": "kubectl byre undelete pods/ -n shop",
+		"a b;c": "kubectl byre undelete 'pods/a b;c' -n shop", "a\nb": "", "\x1b[2J": "", "\u202ea": "",
+		"": "kubectl byre undelete pods/ -n shop",
 	} {
 		if got := undelete(resource{Resource: "pods"}, "shop", name); got != want {
 			t.Errorf("%q: %s, want %s", name, got, want)
@@ -508,12 +529,16 @@ func TestCommand_QuotesWordsAndRefusesControlCharacters(t *testing.T) {
 // podTable is a Table with the rows n of a page of a list.
 func podTable(next string, rows ...[]any) object {
 	t := object{
-		"metadata":          object{"resourceVersion": "9", "continue": next},
-		"columnDefinitions": []object{{"name": "Name"}, {"name": "Restarts"}, {"name": "Age"}, {"name": "Node", "priority": 1}},
+		"metadata": object{"resourceVersion": "9", "continue": next},
+		"columnDefinitions": []object{{"name": "Name"}, {"name": "Restarts"}, {"name": "Age"},
+			{"name": "Node", "priority": 1}},
 	}
 	var all []object
 	for i, cells := range rows {
-		all = append(all, object{"cells": cells, "object": object{"metadata": object{"name": cells[0], "namespace": fmt.Sprint("ns", i%2), "creationTimestamp": noon.Add(time.Duration(i) * time.Minute)}}})
+		all = append(all,
+			object{"cells": cells,
+				"object": object{"metadata": object{"name": cells[0], "namespace": fmt.Sprint("ns", i%2),
+					"creationTimestamp": noon.Add(time.Duration(i) * time.Minute)}}})
 	}
 	t["rows"] = all
 	return t
@@ -523,9 +548,12 @@ var rowLink = regexp.MustCompile(`href="\.\./\.\./\.\./o/core/v1/pods/([^"]*)"`)
 
 func TestTable_SortsAndFilters(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, map[string]any{"/api/v1/pods": podTable("", []any{"web-10", "10 (5m ago)", "3m", "n1"}, []any{"web-9", "9", "2m", "n2"}, []any{"db", 100, "1m", "n1"})})
+	s := newServer(t,
+		map[string]any{"/api/v1/pods": podTable("", []any{"web-10", "10 (5m ago)", "3m", "n1"},
+			[]any{"web-9", "9", "2m", "n2"}, []any{"db", 100, "1m", "n1"})})
 	for parameters, want := range map[string]string{
-		"": "ns0/web-10 ns1/web-9 ns0/db", "?sort=Name": "ns0/db ns0/web-10 ns1/web-9", "?sort=Restarts": "ns1/web-9 ns0/web-10 ns0/db",
+		"": "ns0/web-10 ns1/web-9 ns0/db", "?sort=Name": "ns0/db ns0/web-10 ns1/web-9",
+		"?sort=Restarts":        "ns1/web-9 ns0/web-10 ns0/db",
 		"?sort=Restarts&desc=1": "ns0/db ns0/web-10 ns1/web-9", "?sort=Age": "ns0/db ns1/web-9 ns0/web-10",
 		"?sort=Namespace": "ns0/web-10 ns0/db ns1/web-9", "?sort=none": "ns0/web-10 ns1/web-9 ns0/db",
 		"?q=WEB": "ns0/web-10 ns1/web-9", "?q=ns1": "ns1/web-9", "?q=n2": "ns1/web-9", "?q=none": "",
@@ -555,7 +583,8 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(page)
 	})})
 	want := "namespace,created,name,restarts,age,node\nns0,2026-12-01T12:00:00Z,a,0,1m,n1\nns0,2026-12-01T12:00:00Z,\"b,\"\"c\"\"\",0,1m,n2\n"
-	if w := s.get(Path + "r/core/v1/pods?format=csv"); w.Body.String() != want || w.Header().Get("Content-Disposition") != "attachment; filename=pods.csv" {
+	if w := s.get(Path + "r/core/v1/pods?format=csv"); w.Body.String() != want ||
+		w.Header().Get("Content-Disposition") != "attachment; filename=pods.csv" {
 		t.Errorf("%v\n%s", w.Header(), w.Body)
 	}
 	if _, isBounded := s.requests[len(s.requests)-1].Context().Deadline(); isBounded {
@@ -573,29 +602,34 @@ func TestTable_DownloadHasAllPages(t *testing.T) {
 // An object that is gone has its history, and the command that brings it back.
 func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 	t.Parallel()
-	gone := object{"items": []object{{"revision": 7, "time": metav1.NewMicroTime(noon.Add(-time.Hour)), "who": "bob", "verb": "delete", "object": object{"resource": "pods", "namespace": "shop", "name": "web"}}}}
+	gone := object{"items": []object{{"revision": 7, "time": metav1.NewMicroTime(noon.Add(-time.Hour)), "who": "bob",
+		"verb": "delete", "object": object{"resource": "pods", "namespace": "shop", "name": "web"}}}}
 	s := newServer(t, map[string]any{history.Path("shop"): gone})
 	w := s.get(Path + "o/core/v1/pods/shop/web?since=24h")
-	for _, want := range []string{"kubectl byre undelete pods/web -n shop", "bob", "60m ago", `href="../../../../../change/shop/7"`} {
+	for _, want := range []string{"kubectl byre undelete pods/web -n shop", "bob", "60m ago",
+		`href="../../../../../change/shop/7"`} {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%d, and no %s:\n%s", w.Code, want, w.Body)
 		}
 	}
 	selector, err := url.QueryUnescape(s.requests[len(s.requests)-1].URL.Query().Get("fieldSelector"))
-	if err != nil || !strings.Contains(selector, "object.name=web") || !strings.Contains(selector, "since=2026-11-30T12:00:00Z") {
+	if err != nil || !strings.Contains(selector, "object.name=web") ||
+		!strings.Contains(selector, "since=2026-11-30T12:00:00Z") {
 		t.Errorf("it selects %s", selector)
 	}
 	s.answers[history.Path("shop")] = object{}
 	if w := s.get(Path + "o/core/v1/pods/shop/web"); w.Code != http.StatusNotFound {
 		t.Errorf("without a history: %d", w.Code)
 	}
-	unavailable, forbidden := apierrors.NewServiceUnavailable("away").Status(), apierrors.NewForbidden(schema.GroupResource{}, "", nil).Status()
+	unavailable, forbidden := apierrors.NewServiceUnavailable("away").Status(),
+		apierrors.NewForbidden(schema.GroupResource{}, "", nil).Status()
 	for _, unknown := range []struct {
 		parameters string
 		answer     any
 		status     int
 	}{
-		{"", refuseIf("", unavailable, nil), http.StatusOK}, {"", refuseIf("", forbidden, nil), http.StatusNotFound}, {"?since=24h", object{}, http.StatusOK},
+		{"", refuseIf("", unavailable, nil), http.StatusOK}, {"", refuseIf("", forbidden, nil), http.StatusNotFound},
+		{"?since=24h", object{}, http.StatusOK},
 	} {
 		s.answers[history.Path("shop")] = unknown.answer
 		if w := s.get(Path + "o/core/v1/pods/shop/web" + unknown.parameters); w.Code != unknown.status {
@@ -609,15 +643,18 @@ func TestObject_ThatIsGoneHasItsHistory(t *testing.T) {
 func TestDeleted_ShowsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	deleted := func(revision int, age time.Duration) object {
-		return object{"revision": revision, "time": metav1.NewMicroTime(noon.Add(-age)), "object": object{"resource": "pods", "name": "web", "uid": strconv.Itoa(revision)}}
+		return object{"revision": revision, "time": metav1.NewMicroTime(noon.Add(-age)),
+			"object": object{"resource": "pods", "name": "web", "uid": strconv.Itoa(revision)}}
 	}
 	list := object{"items": []object{deleted(9, time.Hour), deleted(8, 25*time.Hour)}}
 	for selected, failure := range map[string]metav1.Status{
-		"since=": apierrors.NewResourceExpired("too short").Status(), "verb=delete,": apierrors.NewTooManyRequestsError("too many").Status(),
+		"since=":       apierrors.NewResourceExpired("too short").Status(),
+		"verb=delete,": apierrors.NewTooManyRequestsError("too many").Status(),
 	} {
 		s := newServer(t, map[string]any{history.Path(""): refuseIf(selected, failure, list)})
 		body := s.get(Path + "deleted?since=24h").Body.String()
-		if !strings.Contains(body, failure.Message) || !strings.Contains(body, "change/default/9") || selected == "since=" && strings.Contains(body, "change/default/8") {
+		if !strings.Contains(body, failure.Message) || !strings.Contains(body, "change/default/9") || selected == "since=" &&
+			strings.Contains(body, "change/default/8") {
 			t.Errorf("%s\n%s", selected, body)
 		}
 	}
@@ -627,14 +664,19 @@ func TestDeleted_ShowsWhatThereIs(t *testing.T) {
 func TestObject_ShowsTheNewestChanges(t *testing.T) {
 	t.Parallel()
 	path := history.Path("shop")
-	page := object{"metadata": object{"continue": "more"}, "items": slices.Repeat([]object{{"revision": 7, "time": metav1.NewMicroTime(noon), "who": "bob", "verb": "update"}}, 150)}
+	page := object{"metadata": object{"continue": "more"},
+		"items": slices.Repeat([]object{{"revision": 7, "time": metav1.NewMicroTime(noon), "who": "bob", "verb": "update"}},
+			150)}
 	s := newServer(t, map[string]any{path: page})
 	body := s.get(Path + "o/core/v1/pods/shop/web").Body.String()
 	requests := slices.DeleteFunc(slices.Clone(s.requests), func(r *http.Request) bool { return r.URL.Path != path })
-	if changes := strings.Count(body, "/change/"); changes != changesPerPage || len(requests) != 2 || !strings.Contains(body, "older changes") {
+	if changes := strings.Count(body, "/change/"); changes != changesPerPage || len(requests) != 2 ||
+		!strings.Contains(body, "older changes") {
 		t.Errorf("%d changes of %d requests:\n%s", changes, len(requests), body)
 	}
-	if first, second := requests[0].URL.Query(), requests[1].URL.Query(); !strings.Contains(first.Get("fieldSelector"), "order=newest") || second.Get("continue") != "more" {
+	if first, second := requests[0].URL.Query(),
+		requests[1].URL.Query(); !strings.Contains(first.Get("fieldSelector"), "order=newest") ||
+		second.Get("continue") != "more" {
 		t.Errorf("it asks %s and %s", first, second)
 	}
 	page["metadata"] = object{}

@@ -28,7 +28,8 @@ type check struct {
 }
 
 // shownMetrics are the metrics of the store that the page shows.
-var shownMetrics = regexp.MustCompile(`(?m)^(byre_store_[a-z_]+|byre_watch_revision|byre_watch_resources|byre_watch_state_bytes|byre_schema_version|apiserver_storage_size_bytes)(\{.*\})? ([^ \n]+)`)
+var shownMetrics = regexp.MustCompile(
+	`(?m)^(byre_store_[a-z_]+|byre_watch_revision|byre_watch_resources|byre_watch_state_bytes|byre_schema_version|apiserver_storage_size_bytes)(\{.*\})? ([^ \n]+)`)
 
 // hiddenMetrics are histograms' parts, and others that say nothing by themselves.
 var hiddenMetrics = regexp.MustCompile(`_(bucket|sum|count|created)$`)
@@ -43,14 +44,17 @@ func (v *visit) showHealth() error {
 	metrics, why := v.metrics()
 	servers, whyNoServers := v.servers()
 	v.render(http.StatusOK, "Health", v.refreshed(
-		facts(g.If(info.GitVersion != "", say("Kubernetes "+info.GitVersion+", ")), ready.says("ready"), g.Text(", "), live.says("live"), g.Text(".")),
+		facts(g.If(info.GitVersion != "", say("Kubernetes "+info.GitVersion+", ")), ready.says("ready"), g.Text(", "),
+			live.says("live"), g.Text(".")),
 		h.H2(g.Text("Store")), problem(why),
 		grid(g.Group{h.Th(g.Text("Metric")), h.Th(h.Class("number"), g.Text("Value"))}, metrics),
 		h.H2(g.Text("Servers")), problem(whyNoServers),
 		grid(g.Group{h.Th(g.Text("Server")), h.Th(g.Text("Host")), h.Th(g.Text("Renewed"))}, servers,
 			g.If(len(servers) == 0, h.Tr(h.Td(h.ColSpan("3"), h.Class("absent"), g.Text("None are known."))))),
 		h.H2(g.Text("Checks")),
-		h.Ul(h.Class("checks"), g.Map(ready.Checks, func(c check) g.Node { return h.Li(h.Class(quality(c.OK)), say(c.Name)) }),
+		h.Ul(h.Class("checks"), g.Map(ready.Checks, func(c check) g.Node {
+			return h.Li(h.Class(quality(c.OK)), say(c.Name))
+		}),
 			g.If(len(ready.Checks) == 0, h.Li(h.Class("absent"), g.Text("They are not shown.")))),
 	))
 	return nil
@@ -64,7 +68,9 @@ func (v *visit) metrics() (rows g.Group, why string) {
 	}
 	for _, m := range shownMetrics.FindAllSubmatch(text, -1) {
 		if name, labels := string(m[1]), string(m[2]); !hiddenMetrics.MatchString(name) {
-			rows = append(rows, h.Tr(h.Td(h.Code(g.Text(name)), g.If(labels != "", g.Group{g.Text(" "), h.Small(say(labels))})), h.Td(h.Class("number"), g.Text(number(string(m[3]))))))
+			rows = append(rows,
+				h.Tr(h.Td(h.Code(g.Text(name)), g.If(labels != "", g.Group{g.Text(" "), h.Small(say(labels))})),
+					h.Td(h.Class("number"), g.Text(number(string(m[3]))))))
 		}
 	}
 	return rows, ""
@@ -99,7 +105,8 @@ var checkLine = regexp.MustCompile(`(?m)^\[([+-])\](.*)`)
 
 // probe asks a health check.
 func (v *visit) probe(path string) (p probe) {
-	w, err := v.client.send(v.client.request(question{path: path, query: url.Values{"verbose": {""}}, accept: "text/plain"}))
+	w, err := v.client.send(v.client.request(question{path: path, query: url.Values{"verbose": {""}},
+		accept: "text/plain"}))
 	if err != nil {
 		return p
 	}
@@ -121,7 +128,9 @@ func (v *visit) servers() (rows g.Group, why string) {
 	}
 	for _, lease := range list.Items {
 		renewed := ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{})
-		rows = append(rows, h.Tr(h.Td(say(lease.Name)), h.Td(say(lease.Labels[corev1.LabelHostname])), h.Td(v.age(renewed.Time), g.Text(" ago"))))
+		rows = append(rows,
+			h.Tr(h.Td(say(lease.Name)), h.Td(say(lease.Labels[corev1.LabelHostname])),
+				h.Td(v.age(renewed.Time), g.Text(" ago"))))
 	}
 	return rows, ""
 }

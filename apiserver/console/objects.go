@@ -76,7 +76,9 @@ func (c *client) discover() (all []resource, err error) {
 					if r.ResponseKind == nil {
 						continue
 					}
-					all = append(all, resource{group.Name, version.Version, r.Resource, r.ResponseKind.Kind, r.Scope == apidiscovery.ScopeNamespace, r.Verbs})
+					all = append(all,
+						resource{group.Name, version.Version, r.Resource, r.ResponseKind.Kind, r.Scope == apidiscovery.ScopeNamespace,
+							r.Verbs})
 				}
 			}
 		}
@@ -91,7 +93,8 @@ func (v *visit) find() (resource, []resource, error) {
 		return resource{}, nil, err
 	}
 	for _, r := range all {
-		if r.groupInPath() == v.r.PathValue("group") && r.Version == v.r.PathValue("version") && r.Resource == v.r.PathValue("resource") {
+		if r.groupInPath() == v.r.PathValue("group") && r.Version == v.r.PathValue("version") &&
+			r.Resource == v.r.PathValue("resource") {
 			return r, all, nil
 		}
 	}
@@ -144,11 +147,14 @@ func (v *visit) showResources() error {
 	_ = group.Wait() // no goroutine returns an error
 	v.render(http.StatusOK, "Resources",
 		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), h.Button(g.Text("Show"))),
-		grid(g.Group{h.Th(g.Text("Resource")), h.Th(g.Text("Kind")), h.Th(g.Text("Group")), h.Th(h.Class("number"), g.Text("Objects"))},
+		grid(g.Group{h.Th(g.Text("Resource")), h.Th(g.Text("Kind")), h.Th(g.Text("Group")),
+			h.Th(h.Class("number"), g.Text("Objects"))},
 			g.Map(shown, func(c counted) g.Node {
 				return h.Tr(
-					h.Td(a(v.tableLink(c.resource, namespace), c.Resource)), h.Td(say(c.Kind)), h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
-					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)), g.If(!c.Known, h.Span(h.Class("absent"), h.Title(visible(c.Count)), g.Text("not shown")))))
+					h.Td(a(v.tableLink(c.resource, namespace), c.Resource)), h.Td(say(c.Kind)),
+					h.Td(say(strings.TrimPrefix(c.Group+"/"+c.Version, "/"))),
+					h.Td(h.Class("number"), g.If(c.Known, g.Text(c.Count)),
+						g.If(!c.Known, h.Span(h.Class("absent"), h.Title(visible(c.Count)), g.Text("not shown")))))
 			})))
 	return nil
 }
@@ -156,7 +162,8 @@ func (v *visit) showResources() error {
 // count returns the number of a resource's objects.
 func (c *client) count(r resource, namespace string) (count string, known bool) {
 	var list metav1.PartialObjectMetadataList
-	err := c.get(question{path: r.path(namespace), query: url.Values{"limit": {"1"}}, accept: asMetadata + "," + asJSON}, &list)
+	err := c.get(question{path: r.path(namespace), query: url.Values{"limit": {"1"}}, accept: asMetadata + "," + asJSON},
+		&list)
 	switch {
 	case err != nil:
 		return message(err), false
@@ -284,14 +291,17 @@ func (v *visit) showTable() error {
 	v.render(http.StatusOK, r.FullName(),
 		h.Form(h.Method("get"), h.Class("filters"),
 			g.If(r.Namespaced, v.namespaceField()),
-			field("Labels", "labelSelector", v.param("labelSelector"), "app=web"), field("Fields", "fieldSelector", v.param("fieldSelector"), "metadata.name=web"),
+			field("Labels", "labelSelector", v.param("labelSelector"), "app=web"),
+			field("Fields", "fieldSelector", v.param("fieldSelector"), "metadata.name=web"),
 			field("Text", "q", v.param("q"), ""),
 			hidden("sort", v.param("sort")), hidden("desc", v.param("desc")), h.Button(g.Text("Filter"))),
 		v.refreshed(
-			facts(g.Textf("%d shown, at revision %s", len(rows), t.ResourceVersion), v.next(&t), g.Text(". "), a(v.here("format", "csv", "continue", ""), ".csv"), g.Text(" "),
+			facts(g.Textf("%d shown, at revision %s", len(rows), t.ResourceVersion), v.next(&t), g.Text(". "),
+				a(v.here("format", "csv", "continue", ""), ".csv"), g.Text(" "),
 				a(v.here("format", "json", "continue", ""), ".json"), g.Text(" "), a(sql, "SQL")),
 			grid(heads, rows,
-				g.If(len(rows) == 0, h.Tr(h.Td(h.ColSpan(strconv.Itoa(len(heads))), h.Class("absent"), g.Text("There are none."))))),
+				g.If(len(rows) == 0,
+					h.Tr(h.Td(h.ColSpan(strconv.Itoa(len(heads))), h.Class("absent"), g.Text("There are none."))))),
 		))
 	return nil
 }
@@ -303,7 +313,8 @@ func (v *visit) next(t *table) g.Node {
 	}
 	remaining := ptr.Deref(t.RemainingItemCount, 0)
 	return g.Group{
-		g.Text("; "), a(v.here("continue", t.Continue), "the next page"), g.If(remaining > 0, g.Textf(" of %d more", remaining)),
+		g.Text("; "), a(v.here("continue", t.Continue), "the next page"),
+		g.If(remaining > 0, g.Textf(" of %d more", remaining)),
 		g.Text("; text and order are of this page"),
 	}
 }
@@ -434,7 +445,8 @@ func (v *visit) showObject() error {
 	}))
 	isWhole := timeline.Problem == nil && v.param("since") == ""
 	if !exists && len(timeline.Changes) == 0 && (isWhole || apierrors.IsForbidden(timeline.Problem)) {
-		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound, "there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
+		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound,
+			"there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
 	}
 	where := g.Group{a(v.tableLink(r, namespace), r.FullName()), labelled(" in ", namespace)}
 	if !exists {
@@ -445,7 +457,8 @@ func (v *visit) showObject() error {
 	} else {
 		created := object.GetCreationTimestamp().Time
 		about = g.Group{
-			facts(where, g.Text(", "), v.age(created), g.Text(" old ("+moment(created)+"). "), a(v.here("format", "yaml"), ".yaml"), g.Text(" "), a(v.here("format", "json"), ".json")),
+			facts(where, g.Text(", "), v.age(created), g.Text(" old ("+moment(created)+"). "),
+				a(v.here("format", "yaml"), ".yaml"), g.Text(" "), a(v.here("format", "json"), ".json")),
 			about,
 		}
 	}
@@ -458,7 +471,9 @@ func (v *visit) showObject() error {
 func (v *visit) change(c history.Change) g.Node {
 	var rows g.Group
 	for _, f := range c.Changed {
-		rows = append(rows, h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "), g.If(f.New != "", h.Ins(say(f.New)))))
+		rows = append(rows,
+			h.Li(h.Code(say(f.Path)), g.Text(": "), g.If(f.Old != "", h.Del(say(f.Old))), g.Text(" "),
+				g.If(f.New != "", h.Ins(say(f.New)))))
 	}
 	if len(rows) > 0 && c.MoreChanged > 0 {
 		rows = append(rows, h.Li(g.Textf("%d more", c.MoreChanged)))
@@ -471,11 +486,14 @@ func (v *visit) change(c history.Change) g.Node {
 }
 
 // describe shows what the object itself says of what it is in, and what it owns and is.
-func (v *visit) describe(r resource, namespace string, object *unstructured.Unstructured, all []resource) (about, content g.Node, err error) {
+func (v *visit) describe(
+	r resource, namespace string, object *unstructured.Unstructured, all []resource,
+) (about, content g.Node, err error) {
 	var labels, owners g.Group
 	for _, key := range slices.Sorted(maps.Keys(object.GetLabels())) {
 		label := key + "=" + object.GetLabels()[key]
-		link := v.link(url.Values{"namespace": {namespace}, "labelSelector": {label}}, "r", r.groupInPath(), r.Version, r.Resource)
+		link := v.link(url.Values{"namespace": {namespace}, "labelSelector": {label}}, "r", r.groupInPath(), r.Version,
+			r.Resource)
 		labels = append(labels, h.A(h.Class("label"), h.Href(link), say(label)), g.Text(" "))
 	}
 	for _, owner := range object.GetOwnerReferences() {
@@ -500,7 +518,10 @@ func (v *visit) describe(r resource, namespace string, object *unstructured.Unst
 		h.H2(g.Text("What it controls")), problem(why),
 		g.If(len(owned) > 0, h.Ul(g.Map(owned, func(o g.Node) g.Node { return h.Li(o) }))),
 		g.If(len(owned) == 0 && why == "", h.P(h.Class("absent"), g.Text("Nothing."))),
-		h.H2(g.Text("YAML")), g.If(isSecret, facts(g.Text("The values of Secrets are masked: "), a(v.here("format", "yaml"), ".yaml"), g.Text(" has them."))), h.Pre(say(string(text))),
+		h.H2(g.Text("YAML")),
+		g.If(isSecret,
+			facts(g.Text("The values of Secrets are masked: "), a(v.here("format", "yaml"), ".yaml"), g.Text(" has them."))),
+		h.Pre(say(string(text))),
 	}
 	return about, content, err
 }
@@ -509,7 +530,9 @@ func (v *visit) describe(r resource, namespace string, object *unstructured.Unst
 func (v *visit) referTo(owner metav1.OwnerReference, namespace string, all []resource) g.Node {
 	gv, _ := schema.ParseGroupVersion(owner.APIVersion) // the server has validated it
 	link := ""
-	i := slices.IndexFunc(all, func(r resource) bool { return r.Group == gv.Group && r.Version == gv.Version && r.Kind == owner.Kind })
+	i := slices.IndexFunc(all, func(r resource) bool {
+		return r.Group == gv.Group && r.Version == gv.Version && r.Kind == owner.Kind
+	})
 	if i >= 0 {
 		if !all[i].Namespaced {
 			namespace = ""
@@ -525,7 +548,8 @@ const mostOwned = 200
 // owned finds the objects whose controller has a UID, by SQL: in the namespace of the owner, or in all if it
 // has none.
 func (v *visit) owned(namespace, uid string, all []resource) (found []g.Node, err error) {
-	statement, parameters := `SELECT t."group", t.resource, o.namespace, o.name FROM owners o JOIN byre_tables t ON t.table_name = o.resource WHERE o.uid = ?1 AND o.controller`, []string{uid}
+	statement, parameters :=
+		`SELECT t."group", t.resource, o.namespace, o.name FROM owners o JOIN byre_tables t ON t.table_name = o.resource WHERE o.uid = ?1 AND o.controller`, []string{uid}
 	if namespace != "" {
 		statement, parameters = statement+" AND o.namespace = ?2", append(parameters, namespace)
 	}

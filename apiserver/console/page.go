@@ -24,7 +24,8 @@ func (v *visit) render(status int, title string, body ...g.Node) {
 		h.Head(
 			h.Meta(h.Charset("utf-8")),
 			h.Meta(h.Name("viewport"), h.Content("width=device-width, initial-scale=1")),
-			h.Meta(h.Name("htmx-config"), h.Content(`{"includeIndicatorCSS": false, "history": false, "noSwap": [204, 304, "4xx", "5xx"]}`)),
+			h.Meta(h.Name("htmx-config"),
+				h.Content(`{"includeIndicatorCSS": false, "history": false, "noSwap": [204, 304, "4xx", "5xx"]}`)),
 			h.TitleEl(say(title), g.Text(" · byre")),
 			h.Link(h.Rel("icon"), h.Href("data:,")),
 			h.Link(h.Rel("stylesheet"), h.Href(root+"static/style.css")),
@@ -77,7 +78,8 @@ func labelled(word, text string) g.Node {
 
 // field is an input of a form.
 func field(label, name, value, placeholder string) g.Node {
-	return h.Label(g.Text(label+" "), h.Input(h.Name(name), h.Value(value), g.If(placeholder != "", h.Placeholder(placeholder)), h.AutoComplete("off")))
+	return h.Label(g.Text(label+" "),
+		h.Input(h.Name(name), h.Value(value), g.If(placeholder != "", h.Placeholder(placeholder)), h.AutoComplete("off")))
 }
 
 // hidden is a parameter of a form that it keeps; nothing if it is empty.
@@ -97,7 +99,8 @@ func grid(head g.Node, body ...g.Node) g.Node {
 
 // refreshed is a part of a page that is asked for again every 5 s.
 func (v *visit) refreshed(rows ...g.Node) g.Node {
-	return h.Section(h.ID("rows"), g.Attr("hx-get", v.here()), g.Attr("hx-trigger", "every 5s"), g.Attr("hx-select", "#rows"), g.Attr("hx-swap", "outerHTML"), g.Group(rows))
+	return h.Section(h.ID("rows"), g.Attr("hx-get", v.here()), g.Attr("hx-trigger", "every 5s"),
+		g.Attr("hx-select", "#rows"), g.Attr("hx-swap", "outerHTML"), g.Group(rows))
 }
 
 func (v *visit) age(t time.Time) g.Node {

@@ -118,7 +118,8 @@ func (a *servingApprover) handle(ctx context.Context, csr *certificatesv1.Certif
 	if err != nil {
 		return fmt.Errorf("parse the request %s: %w", csr.Name, err)
 	}
-	if err := certificatesapi.ValidateKubeletServingCSR(request, usagesOf(csr)); err != nil || request.Subject.CommonName != csr.Spec.Username {
+	if err := certificatesapi.ValidateKubeletServingCSR(request, usagesOf(csr)); err != nil ||
+		request.Subject.CommonName != csr.Spec.Username {
 		return nil // not what a kubelet asks for: a human decides
 	}
 	if allowed, err := a.isAllowed(ctx, &csr.Spec); err != nil || !allowed {
@@ -161,23 +162,31 @@ func (a *servingApprover) isNew(refusal string) bool {
 // autoApproved is the reason that upstream's approver gives.
 const autoApproved = "AutoApproved"
 
-func approve(ctx context.Context, client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest, reason, message string) error {
+func approve(
+	ctx context.Context, client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest, reason,
+	message string,
+) error {
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: reason, Message: message,
 	})
-	_, err := client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+	_, err := client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr,
+		metav1.UpdateOptions{})
 	return err
 }
 
-func (a *servingApprover) isAllowed(ctx context.Context, by *certificatesv1.CertificateSigningRequestSpec) (bool, error) {
+func (a *servingApprover) isAllowed(
+	ctx context.Context, by *certificatesv1.CertificateSigningRequestSpec,
+) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(by.Extra))
 	for key, values := range by.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	review, err := a.self.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: by.Username, UID: by.UID, Groups: by.Groups, Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: "selfnodeserver", Verb: "create"},
-	}}, metav1.CreateOptions{})
+	review, err := a.self.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: by.Username, UID: by.UID, Groups: by.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*",
+				Resource: "certificatesigningrequests", Subresource: "selfnodeserver", Verb: "create"},
+		}}, metav1.CreateOptions{})
 	return err == nil && review.Status.Allowed, err
 }
 
@@ -197,7 +206,9 @@ func labelOf(address netip.Addr) string {
 // They are the Node's name, and addresses of its status, of which none is another Node's. Those of the API servers,
 // which have the same CA, are for no node but one that is on that server's host: its name is the host's, and its
 // credential descends from a token that was made for it.
-func (a *servingApprover) refuse(ctx context.Context, name, credential string, request *x509.CertificateRequest) (claims []string, refused string, err error) {
+func (a *servingApprover) refuse(
+	ctx context.Context, name, credential string, request *x509.CertificateRequest,
+) (claims []string, refused string, err error) {
 	nodes, err := a.self.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, "", err
@@ -212,7 +223,8 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 	}
 	for _, asked := range request.DNSNames {
 		// Clients match wildcards and ignore case; the comparisons here do neither.
-		if asked != name || len(validation.IsDNS1123Subdomain(asked)) > 0 || asked == "localhost" || asked == "kubernetes" || strings.HasPrefix(asked, "kubernetes.") {
+		if asked != name || len(validation.IsDNS1123Subdomain(asked)) > 0 || asked == "localhost" || asked == "kubernetes" ||
+			strings.HasPrefix(asked, "kubernetes.") {
 			return nil, fmt.Sprintf("%s is not the name of a node %s", asked, name), nil
 		}
 		_, domain, _ := strings.Cut(asked, ".")
@@ -225,7 +237,8 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 		asked = asked.Unmap()
 		isService := func(r netip.Prefix) bool { return r.Contains(asked) }
 		if !ok || !ip.IsGlobalUnicast() || slices.ContainsFunc(ranges, isService) {
-			return nil, fmt.Sprintf("%s can't be the address of one node: it is of Services, or its scope is not global", asked), nil
+			return nil, fmt.Sprintf("%s can't be the address of one node: it is of Services, or its scope is not global", asked),
+				nil
 		}
 		isServer := own.Has(asked.String())
 		if reserved.Has(asked.String()) && !isServer {
@@ -254,7 +267,9 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 			continue
 		}
 		if len(others) > 0 {
-			return nil, fmt.Sprintf("%s is an address of the nodes %q too, and none has been given a certificate for it yet", asked, others), nil
+			return nil,
+				fmt.Sprintf("%s is an address of the nodes %q too, and none has been given a certificate for it yet", asked,
+					others), nil
 		}
 		claims = append(claims, label)
 	}
@@ -262,7 +277,8 @@ func (a *servingApprover) refuse(ctx context.Context, name, credential string, r
 }
 
 func ofServer(host, node string) string {
-	return fmt.Sprintf("%s is a name or an address of the API server: on its host, join by byre token create --node %s", host, node)
+	return fmt.Sprintf("%s is a name or an address of the API server: on its host, join by byre token create --node %s",
+		host, node)
 }
 
 func hasAddress(node *corev1.Node, asked netip.Addr) bool {
@@ -292,7 +308,9 @@ func (a *servingApprover) claim(ctx context.Context, node string, labels []strin
 // serverHosts returns the names and addresses of all API servers: those that the servers have published, this server's,
 // and the endpoints of the Service kubernetes, among which may be older servers. own are those of the servers on the
 // host of a node, if it is proven that it is there.
-func (a *servingApprover) serverHosts(ctx context.Context, node, credential string) (all, own sets.Set[string], err error) {
+func (a *servingApprover) serverHosts(
+	ctx context.Context, node, credential string,
+) (all, own sets.Set[string], err error) {
 	servers, err := PublishedHosts(ctx, a.self)
 	if err != nil {
 		return nil, nil, err
@@ -306,7 +324,8 @@ func (a *servingApprover) serverHosts(ctx context.Context, node, credential stri
 		return nil, nil, err
 	}
 	servers[a.id] = ServerHosts{Hostname: hostname, Hosts: hosts}
-	endpoints, err := a.self.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	endpoints, err := a.self.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -373,8 +392,8 @@ const TokenNodeAnnotation = "byre.dev/node"
 
 const (
 	nodeUserPrefix = "system:node:"
-	// CredentialsConfigMap is the ConfigMap in kube-system that has, under the names of Nodes, the credentials of those that
-	// have joined by such a token, as CertificateSigningRequests name them. Another token, or the kubelet of another
+	// CredentialsConfigMap is the ConfigMap in kube-system that has, under the names of Nodes, the credentials of those
+	// that have joined by such a token, as CertificateSigningRequests name them. Another token, or the kubelet of another
 	// machine before, can have got a certificate for the same name: the name proves nothing, and so its holder must not
 	// get what the API server on its host is called.
 	CredentialsConfigMap = "byre-node-credentials"
@@ -393,7 +412,8 @@ func (n nodeTokens) handle(ctx context.Context, csr *certificatesv1.CertificateS
 	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || !isToken || approved || denied {
 		return nil
 	}
-	secret, err := n.self.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, bootstrapapi.BootstrapTokenSecretPrefix+token, metav1.GetOptions{})
+	secret, err := n.self.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, bootstrapapi.BootstrapTokenSecretPrefix+token,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil // withdrawn meanwhile
 	}
@@ -425,7 +445,8 @@ func (n nodeTokens) handle(ctx context.Context, csr *certificatesv1.CertificateS
 func (n nodeTokens) follow(ctx context.Context, requests cache.SharedIndexInformer) error {
 	record := func(object any) {
 		csr, ok := object.(*certificatesv1.CertificateSigningRequest)
-		if !ok || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || len(csr.Status.Certificate) == 0 {
+		if !ok || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
+			len(csr.Status.Certificate) == 0 {
 			return
 		}
 		// The signed request is deleted after an hour.
@@ -439,7 +460,9 @@ func (n nodeTokens) follow(ctx context.Context, requests cache.SharedIndexInform
 			klog.FromContext(ctx).Error(err, "Could not record the credential of a node", "csr", csr.Name)
 		}
 	}
-	_, err := requests.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: record, UpdateFunc: func(_, csr any) { record(csr) }})
+	_, err := requests.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: record, UpdateFunc: func(_, csr any) {
+		record(csr)
+	}})
 	return err
 }
 

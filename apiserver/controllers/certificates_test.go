@@ -163,22 +163,28 @@ func TestServingApprover_LetsAHumanDecide(t *testing.T) {
 func newNode(name string, addresses ...string) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for _, address := range addresses {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
 	}
 	return node
 }
 
 // newTestApprover returns the approver of a server in a cluster with other servers and some Nodes.
 func newTestApprover(nodes ...runtime.Object) *servingApprover {
-	published := `{"hostname":"Byre-2","hosts":["192.0.2.2","192.0.2.102","two.example.com"],"until":"2999-01-01T00:00:00Z"}`
+	published :=
+		`{"hostname":"Byre-2","hosts":["192.0.2.2","192.0.2.102","two.example.com"],"until":"2999-01-01T00:00:00Z"}`
 	client := fake.NewClientset(append(nodes,
-		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16", "fd00::/108"}}},
+		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16", "fd00::/108"}}},
 		&discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
-			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.3"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Namespace: "default",
+				Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.3"}}},
 		},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-apiserver-hosts", Namespace: "kube-system"}, Data: map[string]string{"apiserver-2": published}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-node-credentials", Namespace: "kube-system"}, Data: map[string]string{"byre-2": "X509SHA256=older X509SHA256=byre-2"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-apiserver-hosts", Namespace: "kube-system"},
+			Data: map[string]string{"apiserver-2": published}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "byre-node-credentials", Namespace: "kube-system"},
+			Data: map[string]string{"byre-2": "X509SHA256=older X509SHA256=byre-2"}},
 	)...)
 	return &servingApprover{self: client, id: "apiserver-1", hosts: func() ([]string, error) {
 		return []string{"192.0.2.1", "192.0.2.100", "2001:0DB8::1", "API.example.com.", "*.wildcard.example.com"}, nil
@@ -270,7 +276,8 @@ func TestNodeTokens_FollowTheCredential(t *testing.T) {
 }
 
 func newToken(id, node string) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: "kube-system"}, Type: "bootstrap.kubernetes.io/token"}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id, Namespace: "kube-system"},
+		Type: "bootstrap.kubernetes.io/token"}
 	if node != "" {
 		secret.Annotations = map[string]string{TokenNodeAnnotation: node}
 	}
@@ -304,7 +311,9 @@ func newNodeRequest(t *testing.T, by, credential, node string) *certificatesv1.C
 }
 
 // sign returns a request with its approval and its certificate, and the credential of that.
-func sign(t *testing.T, csr *certificatesv1.CertificateSigningRequest, reason string) (signed *certificatesv1.CertificateSigningRequest, credential string) {
+func sign(
+	t *testing.T, csr *certificatesv1.CertificateSigningRequest, reason string,
+) (signed *certificatesv1.CertificateSigningRequest, credential string) {
 	t.Helper()
 	block, _ := pem.Decode(csr.Spec.Request)
 	request, err := x509.ParseCertificateRequest(block.Bytes)
@@ -321,7 +330,8 @@ func sign(t *testing.T, csr *certificatesv1.CertificateSigningRequest, reason st
 		t.Fatal(err)
 	}
 	csr.Status.Certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Reason: reason}}
+	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+		Reason: reason}}
 	fingerprint := sha256.Sum256(der)
 	return csr, "X509SHA256=" + hex.EncodeToString(fingerprint[:])
 }

@@ -181,12 +181,14 @@ func (r *Runner) runEssential(ctx context.Context, root clients, controllers map
 	// all others out of memory.
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
 	resync := wait.Jitter(minResyncPeriod, 1)
-	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(process.StripManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(root.kube, resync,
+		informers.WithTransform(process.StripManagedFields))
 	shared := controllerContext{
 		ControllerContext: app.ControllerContext{InformerFactory: factory, InformersStarted: make(chan struct{})},
 		Config:            &r.config,
 		root:              root,
-		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, resync, informers.WithTransform(process.StripManagedFields),
+		rootCAMaps: informers.NewSharedInformerFactoryWithOptions(root.kube, resync,
+			informers.WithTransform(process.StripManagedFields),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = only })),
 		metadataInformers: metadatainformer.NewSharedInformerFactoryWithOptions(root.metadata, 0,
 			metadatainformer.WithTransform(process.StripManagedFields)),
@@ -272,7 +274,9 @@ func (d descriptor) construct(ctx context.Context, name string, cc *controllerCo
 		}
 		return d.own.build(klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), name)), cc)
 	}
-	cc.ClientBuilder = clientBuilder{newClients: func(account string) (clients, error) { return cc.newControllerClients(ctx, cc.root, account) }}
+	cc.ClientBuilder = clientBuilder{newClients: func(account string) (clients, error) {
+		return cc.newControllerClients(ctx, cc.root, account)
+	}}
 	c, err := app.NewControllerDescriptors()[name].BuildController(ctx, cc.ControllerContext)
 	if err != nil || c == nil {
 		return nil, err
@@ -340,50 +344,71 @@ func groupResource(group, name string) schema.GroupResource {
 func descriptors() map[string]descriptor {
 	type on = []schema.GroupResource
 	return map[string]descriptor{
-		names.NamespaceController:                       {essential, nil, &ownController{"namespace-controller", newNamespace}},
-		names.GarbageCollectorController:                {essential, nil, &ownController{"generic-garbage-collector", newGarbageCollector}},
-		names.ServiceAccountController:                  {essential, nil, nil},
-		names.RootCACertificatePublisherController:      {essential, nil, &ownController{"root-ca-cert-publisher", newRootCAPublisher}},
-		names.ClusterRoleAggregationController:          {essential, nil, nil},
-		names.ValidatingAdmissionPolicyStatusController: {essential, nil, &ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
+		names.NamespaceController: {essential, nil,
+			&ownController{"namespace-controller", newNamespace}},
+		names.GarbageCollectorController: {essential, nil,
+			&ownController{"generic-garbage-collector", newGarbageCollector}},
+		names.ServiceAccountController: {essential, nil, nil},
+		names.RootCACertificatePublisherController: {essential, nil,
+			&ownController{"root-ca-cert-publisher", newRootCAPublisher}},
+		names.ClusterRoleAggregationController: {essential, nil, nil},
+		names.ValidatingAdmissionPolicyStatusController: {essential, nil,
+			&ownController{"validatingadmissionpolicy-status-controller", newPolicyStatus}},
 
-		names.CertificateSigningRequestApprovingController:       {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateApproving}},
-		names.CertificateSigningRequestSigningController:         {cluster, on{certificateRequests}, nil},
-		names.CertificateSigningRequestCleanerController:         {cluster, on{certificateRequests}, &ownController{"certificate-controller", newCertificateCleaner}},
-		names.PodCertificateRequestCleanerController:             {cluster, on{groupResource("certificates.k8s.io", "podcertificaterequests")}, nil},
-		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{nodes}, &ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
-		names.EndpointsController:                                {cluster, on{services}, nil},
-		names.EndpointSliceController:                            {cluster, on{services}, nil},
-		names.EndpointSliceMirroringController:                   {cluster, on{services}, nil},
-		names.PodGarbageCollectorController:                      {cluster, on{nodes}, nil},
-		names.ResourceQuotaController:                            {cluster, on{groupResource("", "resourcequotas")}, nil},
-		names.TaintEvictionController:                            {cluster, on{nodes}, &ownController{"node-controller", newTaintEviction}},
-		names.PersistentVolumeBinderController:                   {cluster, on{claims, volumes}, nil},
-		names.PersistentVolumeClaimProtectionController:          {cluster, on{claims}, nil},
-		names.PersistentVolumeProtectionController:               {cluster, on{volumes}, nil},
-		names.TTLAfterFinishedController:                         {cluster, on{jobs}, nil},
+		names.CertificateSigningRequestApprovingController: {cluster, on{certificateRequests},
+			&ownController{"certificate-controller", newCertificateApproving}},
+		names.CertificateSigningRequestSigningController: {cluster, on{certificateRequests}, nil},
+		names.CertificateSigningRequestCleanerController: {cluster, on{certificateRequests},
+			&ownController{"certificate-controller", newCertificateCleaner}},
+		names.PodCertificateRequestCleanerController: {cluster,
+			on{groupResource("certificates.k8s.io", "podcertificaterequests")}, nil},
+		names.KubeAPIServerClusterTrustBundlePublisherController: {cluster, on{nodes},
+			&ownController{"kube-apiserver-serving-clustertrustbundle-publisher", newTrustBundlePublisher}},
+		names.EndpointsController:              {cluster, on{services}, nil},
+		names.EndpointSliceController:          {cluster, on{services}, nil},
+		names.EndpointSliceMirroringController: {cluster, on{services}, nil},
+		names.PodGarbageCollectorController:    {cluster, on{nodes}, nil},
+		names.ResourceQuotaController:          {cluster, on{groupResource("", "resourcequotas")}, nil},
+		names.TaintEvictionController: {cluster, on{nodes},
+			&ownController{"node-controller", newTaintEviction}},
+		names.PersistentVolumeBinderController:          {cluster, on{claims, volumes}, nil},
+		names.PersistentVolumeClaimProtectionController: {cluster, on{claims}, nil},
+		names.PersistentVolumeProtectionController:      {cluster, on{volumes}, nil},
+		names.TTLAfterFinishedController:                {cluster, on{jobs}, nil},
 
-		names.CronJobController:                          {workload, on{cronJobs}, nil},
-		names.DaemonSetController:                        {workload, on{groupResource("apps", "daemonsets")}, nil},
-		names.DeploymentController:                       {workload, on{groupResource("apps", "deployments")}, nil},
-		names.DeviceTaintEvictionController:              {workload, on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, nil},
-		names.DisruptionController:                       {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil}, // it takes back DisruptionTarget of any Pod
-		names.EphemeralVolumeController:                  {workload, on{pods}, nil},
-		names.HorizontalPodAutoscalerController:          {workload, on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
-		names.JobController:                              {workload, on{jobs, pods}, nil}, // a Pod keeps this controller's finalizer after its Job is gone
+		names.CronJobController:    {workload, on{cronJobs}, nil},
+		names.DaemonSetController:  {workload, on{groupResource("apps", "daemonsets")}, nil},
+		names.DeploymentController: {workload, on{groupResource("apps", "deployments")}, nil},
+		names.DeviceTaintEvictionController: {workload,
+			on{groupResource("resource.k8s.io", "resourceslices"), groupResource("resource.k8s.io", "devicetaintrules")}, nil},
+		// it takes back DisruptionTarget of any Pod
+		names.DisruptionController:      {workload, on{groupResource("policy", "poddisruptionbudgets"), pods}, nil},
+		names.EphemeralVolumeController: {workload, on{pods}, nil},
+		names.HorizontalPodAutoscalerController: {workload,
+			on{groupResource("autoscaling", "horizontalpodautoscalers")}, nil},
+		// a Pod keeps this controller's finalizer after its Job is gone
+		names.JobController: {workload, on{jobs, pods}, nil},
 		names.LegacyServiceAccountTokenCleanerController: {workload, on{groupResource("", "secrets")}, nil},
 		names.NodeLifecycleController:                    {workload, on{nodes}, nil},
-		names.PersistentVolumeAttachDetachController:     {workload, on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil}, // a volume may stand in the Pod itself
-		names.PersistentVolumeExpanderController:         {workload, on{claims}, nil},
-		names.ReplicaSetController:                       {workload, on{groupResource("apps", "replicasets")}, nil},
-		names.ReplicationControllerController:            {workload, on{groupResource("", "replicationcontrollers")}, nil},
-		names.ResourceClaimController:                    {workload, on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")}, nil},
-		names.ServiceAccountTokenController:              {workload, on{groupResource("", "secrets")}, &ownController{"", newServiceAccountToken}},
-		names.ServiceCIDRController:                      {workload, on{serviceCIDRs}, nil},
-		names.StorageVersionMigratorController:           {workload, on{groupResource("storagemigration.k8s.io", "storageversionmigrations")}, &ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
-		names.StatefulSetController:                      {workload, on{groupResource("apps", "statefulsets")}, nil},
-		names.TTLController:                              {workload, on{nodes}, nil},
-		names.VolumeAttributesClassProtectionController:  {workload, on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
+		// a volume may stand in the Pod itself
+		names.PersistentVolumeAttachDetachController: {workload,
+			on{pods, volumes, groupResource("storage.k8s.io", "volumeattachments")}, nil},
+		names.PersistentVolumeExpanderController: {workload, on{claims}, nil},
+		names.ReplicaSetController:               {workload, on{groupResource("apps", "replicasets")}, nil},
+		names.ReplicationControllerController:    {workload, on{groupResource("", "replicationcontrollers")}, nil},
+		names.ResourceClaimController: {workload,
+			on{groupResource("resource.k8s.io", "resourceclaims"), groupResource("resource.k8s.io", "resourceclaimtemplates")},
+			nil},
+		names.ServiceAccountTokenController: {workload, on{groupResource("", "secrets")},
+			&ownController{"", newServiceAccountToken}},
+		names.ServiceCIDRController: {workload, on{serviceCIDRs}, nil},
+		names.StorageVersionMigratorController: {workload,
+			on{groupResource("storagemigration.k8s.io", "storageversionmigrations")},
+			&ownController{"storage-version-migrator-controller", newStorageVersionMigrator}},
+		names.StatefulSetController: {workload, on{groupResource("apps", "statefulsets")}, nil},
+		names.TTLController:         {workload, on{nodes}, nil},
+		names.VolumeAttributesClassProtectionController: {workload,
+			on{groupResource("storage.k8s.io", "volumeattributesclasses")}, nil},
 
 		names.BootstrapSignerController: {named, on{groupResource("", "secrets")}, nil},
 		names.TokenCleanerController:    {named, on{groupResource("", "secrets")}, nil},
@@ -496,7 +521,8 @@ func newServiceAccountToken(ctx context.Context, cc *controllerContext) (func(co
 		return nil, err
 	}
 	objects := cc.InformerFactory.Core().V1()
-	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), objects.ServiceAccounts(), objects.Secrets(), cc.kube,
+	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), objects.ServiceAccounts(), objects.Secrets(),
+		cc.kube,
 		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cc.RootCA})
 	return withWorkers(c, cc.ComponentConfig.SAController.ConcurrentSATokenSyncs, err)
 }

@@ -76,7 +76,8 @@ func TestSelection_UnderstandsTheFlag(t *testing.T) {
 			t.Errorf("--controllers=%s selects %v, want %v", test.flag, got, test.want)
 		}
 	}
-	if _, err := controllers.Select([]string{"*", "nodeipam"}, false); err == nil || !strings.Contains(err.Error(), `"nodeipam" is not in the list of known controllers`) {
+	if _, err := controllers.Select([]string{"*", "nodeipam"}, false); err == nil ||
+		!strings.Contains(err.Error(), `"nodeipam" is not in the list of known controllers`) {
 		t.Errorf("error of an unknown controller is %v", err)
 	}
 }

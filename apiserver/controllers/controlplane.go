@@ -78,8 +78,10 @@ type postStartHook struct {
 // Validate returns an error if an enabled feature gate needs an API that is not served.
 func Validate(gates featuregate.FeatureGate, resources serverstorage.APIResourceConfigSource) error {
 	candidates := coordinationv1beta1.SchemeGroupVersion
-	if gates.Enabled(features.CoordinatedLeaderElection) && !resources.ResourceEnabled(candidates.WithResource("leasecandidates")) {
-		return fmt.Errorf("--feature-gates=%s=true needs --runtime-config=%s=true: candidates are kept in that API", features.CoordinatedLeaderElection, candidates)
+	if gates.Enabled(features.CoordinatedLeaderElection) &&
+		!resources.ResourceEnabled(candidates.WithResource("leasecandidates")) {
+		return fmt.Errorf("--feature-gates=%s=true needs --runtime-config=%s=true: candidates are kept in that API",
+			features.CoordinatedLeaderElection, candidates)
 	}
 	return nil
 }
@@ -175,7 +177,8 @@ func ServerID(hostname, port string) (string, error) {
 // runIdentityLease renews the identity Lease until ctx ends, and then deletes it.
 func (c *ControlPlane) runIdentityLease(ctx context.Context) {
 	controller := lease.NewController(clock.RealClock{}, c.config.Client, c.config.ServerID+"_"+uuid.NewString(),
-		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem, c.setLeaseMetadata)
+		int32(identityDuration/time.Second), nil, identityRenewal, c.config.ServerID, metav1.NamespaceSystem,
+		c.setLeaseMetadata)
 	// Start first deletes a Lease that an earlier process has left.
 	if err := controller.Start(ctx.Done()); err != nil {
 		c.config.Logger.Error(err, "Could not start the controller of the identity Lease")
@@ -288,7 +291,8 @@ func (c *ControlPlane) publishHosts(ctx context.Context) error {
 		}
 	}
 	entry := published[c.config.ServerID]
-	if entry.Hostname != c.config.Hostname || !slices.Equal(entry.Hosts, hosts) || entry.Until.Time.Before(now.Add(hostsLifetime/2)) {
+	if entry.Hostname != c.config.Hostname || !slices.Equal(entry.Hosts, hosts) ||
+		entry.Until.Time.Before(now.Add(hostsLifetime/2)) {
 		text, err := json.Marshal(ServerHosts{c.config.Hostname, hosts, metav1.NewTime(now.Add(hostsLifetime))})
 		if err != nil {
 			return err
@@ -329,17 +333,20 @@ type LeaderElectionTimers struct{ LeaseDuration, RenewDeadline, RetryPeriod time
 
 // DefaultLeaderElectionTimers returns kube-apiserver's defaults.
 func DefaultLeaderElectionTimers() LeaderElectionTimers {
-	return LeaderElectionTimers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	return LeaderElectionTimers{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second,
+		RetryPeriod: 2 * time.Second}
 }
 
 // Validate returns one error for each invalid flag.
 func (t LeaderElectionTimers) Validate() []error {
 	var errs []error
 	if t.LeaseDuration <= t.RenewDeadline {
-		errs = append(errs, errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"))
+		errs = append(errs,
+			errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"))
 	}
 	if t.RenewDeadline <= t.RetryPeriod {
-		errs = append(errs, errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"))
+		errs = append(errs,
+			errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"))
 	}
 	if t.RetryPeriod <= 0 {
 		errs = append(errs, errors.New("--coordinated-leadership-retry-period must be positive"))
@@ -357,7 +364,8 @@ func (c *ControlPlane) runCoordinatedLeaderElection(ctx context.Context) {
 	leases := c.config.Informers.Coordination().V1().Leases()
 	candidates := c.config.Informers.Coordination().V1beta1().LeaseCandidates()
 	leaderelection.RunWithLeaderElection(ctx, c.config.Loopback, func() (func(context.Context, int), error) {
-		controller, err := leaderelection.NewController(leases, candidates, c.config.Client.CoordinationV1(), c.config.Client.CoordinationV1beta1())
+		controller, err := leaderelection.NewController(leases, candidates, c.config.Client.CoordinationV1(),
+			c.config.Client.CoordinationV1beta1())
 		if err != nil {
 			return nil, err
 		}

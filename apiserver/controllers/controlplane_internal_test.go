@@ -15,18 +15,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestHosts_StayReservedWhileAServerIsStopped: what a server is called is known while it runs, follows its certificates,
-// stays known after it has stopped, and ends a year later.
+// TestHosts_StayReservedWhileAServerIsStopped: what a server is called is known while it runs, follows its
+// certificates, stays known after it has stopped, and ends a year later.
 func TestHosts_StayReservedWhileAServerIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: HostsConfigMap, Namespace: "kube-system"},
-			Data:       map[string]string{"apiserver-2": `{"hostname":"byre-2","hosts":["192.0.2.2"],"until":"` + time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339) + `"}`},
+			Data: map[string]string{"apiserver-2": `{"hostname":"byre-2","hosts":["192.0.2.2"],"until":"` +
+				time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339) + `"}`},
 		})
 		hosts := []string{"192.0.2.1"}
 		p := NewControlPlane(ControlPlaneConfig{
 			ServerID: "apiserver-1", Hostname: "byre-1", Client: client, Hosts: func() ([]string, error) { return hosts, nil },
-			APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background(),
+			APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate,
+			Logger: klog.Background(),
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -37,15 +37,18 @@ func TestServerID_IsUpstreams(t *testing.T) {
 func lease(name string, renewed time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(renewed)
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system", Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name + "_1"), LeaseDurationSeconds: ptr.To[int32](3600), RenewTime: &at},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system",
+			Labels: map[string]string{"apiserver.kubernetes.io/identity": "kube-apiserver"}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name + "_1"), LeaseDurationSeconds: ptr.To[int32](3600),
+			RenewTime: &at},
 	}
 }
 
 // TestIdentityLease_LivesWithTheServer: a server's Lease exists while it runs, and has its address. Expired Leases of
 // other servers are deleted, and no other Leases.
 func TestIdentityLease_LivesWithTheServer(t *testing.T) {
-	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)), lease("apiserver-alive", time.Now()),
+	client := fake.NewClientset(lease("apiserver-dead", time.Now().Add(-2*time.Hour)),
+		lease("apiserver-alive", time.Now()),
 		// This server's last run has left this Lease.
 		lease("apiserver-this", time.Now().Add(-time.Minute)))
 	resources := serverstorage.NewResourceConfig()
@@ -70,7 +73,8 @@ func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 		}
 		var all []string
 		for _, l := range list.Items {
-			if l.Name != "apiserver-this" || strings.HasPrefix(*l.Spec.HolderIdentity, "apiserver-this_") && len(*l.Spec.HolderIdentity) > 20 &&
+			if l.Name != "apiserver-this" || strings.HasPrefix(*l.Spec.HolderIdentity, "apiserver-this_") &&
+				len(*l.Spec.HolderIdentity) > 20 &&
 				l.Annotations[corev1.AnnotationPeerAdvertiseAddress] == "192.0.2.1:6443" {
 				all = append(all, l.Name)
 			}
@@ -100,7 +104,9 @@ func TestIdentityLease_LivesWithTheServer(t *testing.T) {
 
 // TestControlPlane_WritesNothingToDisabledAPIs: nothing is written to an API that is off.
 func TestControlPlane_WritesNothingToDisabledAPIs(t *testing.T) {
-	p := controllers.NewControlPlane(controllers.ControlPlaneConfig{APIResourceConfigSource: serverstorage.NewResourceConfig(), FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
+	p := controllers.NewControlPlane(
+		controllers.ControlPlaneConfig{APIResourceConfigSource: serverstorage.NewResourceConfig(),
+			FeatureGate: utilfeature.DefaultFeatureGate, Logger: klog.Background()})
 	if checks := p.Checks(); len(checks) != 0 {
 		t.Errorf("%d controllers run", len(checks))
 	}

@@ -90,7 +90,9 @@ func (e election) run(ctx context.Context, work func(context.Context) error) err
 
 // runTerm waits for the Lease and calls work while this process holds it. It returns when
 // the Lease is lost or ctx ends.
-func (e election) runTerm(ctx context.Context, changes <-chan *coordinationv1.Lease, work func(context.Context) error) error {
+func (e election) runTerm(
+	ctx context.Context, changes <-chan *coordinationv1.Lease, work func(context.Context) error,
+) error {
 	leading := make(chan context.Context, 1)
 	term, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -161,7 +163,9 @@ type lock struct {
 	lost func()
 }
 
-func newLock(client kubernetes.Interface, name, identity string, changes <-chan *coordinationv1.Lease, isGone func(string) bool) *lock {
+func newLock(
+	client kubernetes.Interface, name, identity string, changes <-chan *coordinationv1.Lease, isGone func(string) bool,
+) *lock {
 	return &lock{
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name},
@@ -351,7 +355,8 @@ func runWithout(ctx context.Context, client kubernetes.Interface, name string, w
 		} else if left > 0 && running {
 			stop()
 			running, stop = false, func() {}
-			klog.FromContext(ctx).Info("Paused, because another process leads", "lease", l.name, "namespace", metav1.NamespaceSystem)
+			klog.FromContext(ctx).Info("Paused, because another process leads", "lease", l.name, "namespace",
+				metav1.NamespaceSystem)
 		}
 		var expired <-chan time.Time
 		if !running {
@@ -373,7 +378,8 @@ func runWithout(ctx context.Context, client kubernetes.Interface, name string, w
 // servers run controllers at a time, and this one does.
 func expiry(lease *coordinationv1.Lease) time.Time {
 	spec := lease.Spec
-	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || isOtherServer(*spec.HolderIdentity) || spec.LeaseDurationSeconds == nil {
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || isOtherServer(*spec.HolderIdentity) ||
+		spec.LeaseDurationSeconds == nil {
 		return time.Time{}
 	}
 	return time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)

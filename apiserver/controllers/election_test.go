@@ -72,7 +72,9 @@ func (c *cutOffClient) Get(ctx context.Context, name string, o metav1.GetOptions
 	return c.LeaseInterface.Get(ctx, name, o)
 }
 
-func (c *cutOffClient) Update(ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (c *cutOffClient) Update(
+	ctx context.Context, l *coordinationv1.Lease, o metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	if c.isCutOff.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -174,7 +176,8 @@ func TestLease_RenewalEndsAtItsDeadline(t *testing.T) {
 	close(blocked.proceed)
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	if err := (&lock{Interface: blocked}).Update(ctx, resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err == nil {
+	if err := (&lock{Interface: blocked}).Update(ctx,
+		resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err == nil {
 		t.Error("the renewal outlasted its deadline")
 	}
 }
@@ -310,7 +313,8 @@ func TestLease_HasTheTimesOfItsTaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lease := newFakeLease(t, "leader")
 		l := newLock(lease.client, "l", "me", nil, func(string) bool { return false })
-		record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 4, AcquireTime: metav1.Now(), RenewTime: metav1.Now()}
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "me", LeaseDurationSeconds: 4, AcquireTime: metav1.Now(),
+			RenewTime: metav1.Now()}
 		if _, _, err := l.Get(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,8 @@ func newGarbageCollector(ctx context.Context, cc *controllerContext) (func(conte
 	// The mapper needs a cache of its own: the collector resets the mapper when the preferred
 	// versions in discovery, which it reads without a cache, have changed. An owner may be named in another version.
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery))
-	c, err := garbagecollector.NewGarbageCollector(ctx, cc.kube, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
+	c, err := garbagecollector.NewGarbageCollector(ctx, cc.kube, cc.metadata, mapper,
+		garbagecollector.DefaultIgnoredResources(),
 		graphInformers{cc.NewMetadataWatch, cc.metadataInformers}, cc.InformersStarted)
 	if err != nil {
 		return nil, err
@@ -135,7 +136,9 @@ func (i *graphInformer) GetController() cache.Controller { return i }
 
 // AddEventHandlerWithResyncPeriod implements cache.SharedInformer. There is no
 // resync, because no event between the store and the handler can be lost.
-func (i *graphInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+func (i *graphInformer) AddEventHandlerWithResyncPeriod(
+	handler cache.ResourceEventHandler, _ time.Duration,
+) (cache.ResourceEventHandlerRegistration, error) {
 	i.handler = handler
 	return i, nil
 }
@@ -171,7 +174,8 @@ func (i *graphInformer) RunWithContext(ctx context.Context) {
 			return
 		default:
 			if !isFailing {
-				klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again", "resource", i.resource)
+				klog.FromContext(ctx).Error(err, "Cannot read the metadata of a resource for garbage collection; will try again",
+					"resource", i.resource)
 			}
 			isFailing = true
 			pause(ctx)

@@ -50,11 +50,13 @@ func (d fakeDiscovery) ServerPreferredResourcesWithContext(ctx context.Context) 
 func (c discoveringClient) serve(versions ...string) {
 	verbs := metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}
 	lists := []*metav1.APIResourceList{{
-		GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: verbs}},
+		GroupVersion: "v1",
+		APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: verbs}},
 	}}
 	for _, version := range versions {
 		lists = append(lists, &metav1.APIResourceList{
-			GroupVersion: "example.com/" + version, APIResources: []metav1.APIResource{{Name: "foos", Kind: "Foo", Namespaced: true, Verbs: verbs}},
+			GroupVersion: "example.com/" + version,
+			APIResources: []metav1.APIResource{{Name: "foos", Kind: "Foo", Namespaced: true, Verbs: verbs}},
 		})
 	}
 	synctest.Wait()
@@ -65,19 +67,23 @@ func (c discoveringClient) serve(versions ...string) {
 }
 
 // newDiscovering returns what a controller is built with, over fake clients.
-func newDiscovering(t *testing.T, objects ...runtime.Object) (*controllerContext, discoveringClient, *metadatafake.FakeMetadataClient) {
+func newDiscovering(
+	t *testing.T, objects ...runtime.Object,
+) (*controllerContext, discoveringClient, *metadatafake.FakeMetadataClient) {
 	t.Helper()
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	client, objectMetadata := discoveringClient{fake.NewClientset()}, metadatafake.NewSimpleMetadataClient(scheme, objects...)
+	client, objectMetadata := discoveringClient{fake.NewClientset()},
+		metadatafake.NewSimpleMetadataClient(scheme, objects...)
 	started := make(chan struct{})
 	close(started)
 	own := clients{&rest.Config{Host: "https://example.com", Transport: notFound{}}, client, objectMetadata}
 	return &controllerContext{
-		Config:            &Config{NewMetadataWatch: func(schema.GroupResource) *storage.MetadataWatch { return nil }},
-		ControllerContext: app.ControllerContext{InformerFactory: informers.NewSharedInformerFactory(client, 0), InformersStarted: started},
+		Config: &Config{NewMetadataWatch: func(schema.GroupResource) *storage.MetadataWatch { return nil }},
+		ControllerContext: app.ControllerContext{InformerFactory: informers.NewSharedInformerFactory(client, 0),
+			InformersStarted: started},
 		clients:           own,
 		root:              own,
 		metadataInformers: metadatainformer.NewSharedInformerFactory(objectMetadata, 0),
@@ -117,7 +123,8 @@ func TestGarbageCollector_LeavesDependentsOfAVersionThatWasServed(t *testing.T) 
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "default", Name: name, UID: types.UID(name),
-					OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/" + version, Kind: "Foo", Name: owner, UID: uid}},
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/" + version, Kind: "Foo", Name: owner,
+						UID: uid}},
 				},
 			}, "default"); err != nil {
 				t.Fatal(err)
@@ -129,7 +136,8 @@ func TestGarbageCollector_LeavesDependentsOfAVersionThatWasServed(t *testing.T) 
 		if _, err := objects.Resource(configMaps).Namespace("default").Get(ctx, "orphan", metav1.GetOptions{}); err == nil {
 			t.Error("the dependent of no owner was not deleted")
 		}
-		if _, err := objects.Resource(configMaps).Namespace("default").Get(ctx, "dependent", metav1.GetOptions{}); err != nil {
+		if _, err := objects.Resource(configMaps).Namespace("default").Get(ctx, "dependent",
+			metav1.GetOptions{}); err != nil {
 			t.Errorf("the dependent of an owner that exists: %v", err)
 		}
 		cancel()
@@ -146,8 +154,10 @@ func TestMigrator_FollowsDefinitionsAndKeepsNoObjects(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cc, client, objects := newDiscovering(t)
 		objects.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: "1", ResourceVersion: "4"}}
-			return true, &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "5"}, Items: []runtime.RawExtension{{Object: object}}}, nil
+			object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: "1",
+				ResourceVersion: "4"}}
+			return true,
+				&metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "5"}, Items: []runtime.RawExtension{{Object: object}}}, nil
 		})
 		watches := make(chan *watch.FakeWatcher, 10)
 		objects.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
@@ -193,7 +203,8 @@ func TestMigrator_FollowsDefinitionsAndKeepsNoObjects(t *testing.T) {
 func TestMigrator_KeepsObjectsAfterAFailure(t *testing.T) {
 	t.Parallel()
 	condition := func(kind storagemigrationv1.MigrationConditionType, age time.Duration) metav1.Condition {
-		return metav1.Condition{Type: string(kind), Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-age))}
+		return metav1.Condition{Type: string(kind), Status: metav1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(time.Now().Add(-age))}
 	}
 	running := condition(storagemigrationv1.MigrationRunning, 0)
 	for _, test := range []struct {

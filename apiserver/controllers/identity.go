@@ -48,7 +48,8 @@ func (c *Config) newClients(component, part string, who user.Info) (clients, err
 
 // newComponentClients makes clients of a component itself, which has a user of its own.
 func (c *Config) newComponentClients(component, part string) (clients, error) {
-	return c.newClients(component, part, &user.DefaultInfo{Name: "system:" + component, Groups: []string{user.AllAuthenticated}})
+	return c.newClients(component, part,
+		&user.DefaultInfo{Name: "system:" + component, Groups: []string{user.AllAuthenticated}})
 }
 
 // newControllerClients makes the clients of a controller that is a service account in
@@ -63,7 +64,8 @@ func (c *Config) newControllerClients(ctx context.Context, root clients, name st
 		// Neither RBAC nor admission looks at the object, and the controller may be
 		// needed to repair what failed.
 		if ctx.Err() == nil { // the server does not stop
-			klog.FromContext(ctx).Info("Could not create the service account of a controller; it runs without", "serviceAccount", name, "err", err)
+			klog.FromContext(ctx).Info("Could not create the service account of a controller; it runs without", "serviceAccount",
+				name, "err", err)
 		}
 		account = new(v1.ServiceAccount)
 	}
@@ -119,7 +121,8 @@ func ensureServiceAccount(ctx context.Context, client kubernetes.Interface, name
 	if !apierrors.IsNotFound(err) {
 		return account, err
 	}
-	account, err = accounts.Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	account, err = accounts.Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return accounts.Get(ctx, name, metav1.GetOptions{})
 	}

@@ -98,7 +98,9 @@ func TestControllers_AreTheirServiceAccounts(t *testing.T) {
 	}
 	api := fake.NewClientset()
 	// The resource quota controller reads discovery when it is built.
-	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{}"))
+	}))
 	defer empty.Close()
 	for name, d := range descriptors() {
 		want := "system:kube-controller-manager"
@@ -120,7 +122,9 @@ func TestControllers_AreTheirServiceAccounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d.own != nil {
-			d.own = &ownController{d.own.account, func(context.Context, *controllerContext) (func(context.Context), error) { return nil, nil }}
+			d.own = &ownController{d.own.account, func(context.Context, *controllerContext) (func(context.Context), error) {
+				return nil, nil
+			}}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := d.construct(ctx, name, &cc); err != nil {
@@ -145,7 +149,9 @@ func TestClients_AreOfTheServiceAccount(t *testing.T) {
 	}}
 	api := fake.NewClientset()
 	// The resource quota controller reads discovery when it is built.
-	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{}"))
+	}))
 	defer empty.Close()
 	const account = "system:serviceaccount:kube-system:deployment-controller"
 	for range 2 { // the second finds the account
@@ -161,13 +167,14 @@ func TestClients_AreOfTheServiceAccount(t *testing.T) {
 			t.Errorf("user agent %q, want %q", own.config.UserAgent, want)
 		}
 	}
-	if _, err := api.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller", metav1.GetOptions{}); err != nil {
+	if _, err := api.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller",
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDefaultSettings_AreThoseOfTheFlags compares the settings of each controller with those of a kube-controller-manager
-// that is started without flags. Some have their defaults from the flags only.
+// TestDefaultSettings_AreThoseOfTheFlags compares the settings of each controller with those of a
+// kube-controller-manager that is started without flags. Some have their defaults from the flags only.
 func TestDefaultSettings_AreThoseOfTheFlags(t *testing.T) {
 	t.Parallel()
 	settings, err := defaultSettings()
@@ -182,7 +189,8 @@ func TestDefaultSettings_AreThoseOfTheFlags(t *testing.T) {
 	compared := 0
 	for field, o := range reflect.ValueOf(upstream).Elem().Fields() {
 		got := reflect.ValueOf(settings).FieldByName(field.Name)
-		if !got.IsValid() || field.Name == "Generic" || field.Name == "KubeCloudShared" || field.Name == "GarbageCollectorController" {
+		if !got.IsValid() || field.Name == "Generic" || field.Name == "KubeCloudShared" ||
+			field.Name == "GarbageCollectorController" {
 			continue // byre reads none of these
 		}
 		compared++

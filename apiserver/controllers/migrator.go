@@ -44,7 +44,8 @@ func newStorageVersionMigrator(_ context.Context, cc *controllerContext) (func(c
 	if !utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionMigrator) {
 		return nil, nil
 	}
-	migrated := migratedResources{cc.kube.Discovery(), cc.InformerFactory.Storagemigration().V1().StorageVersionMigrations().Lister()}
+	migrated := migratedResources{cc.kube.Discovery(),
+		cc.InformerFactory.Storagemigration().V1().StorageVersionMigrations().Lister()}
 	return func(ctx context.Context) {
 		wait.UntilWithContext(ctx, func(ctx context.Context) {
 			if len(migrated.wanted()) == 0 {
@@ -75,7 +76,8 @@ func runMigrations(ctx context.Context, cc *controllerContext, migrated migrated
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The migrator's own account may list every resource, but watch none.
-	objects := metadatainformer.NewSharedInformerFactoryWithOptions(cc.root.metadata, 0, metadatainformer.WithTransform(process.StripManagedFields))
+	objects := metadatainformer.NewSharedInformerFactoryWithOptions(cc.root.metadata, 0,
+		metadatainformer.WithTransform(process.StripManagedFields))
 	defer objects.Shutdown()
 	typed := informers.NewSharedInformerFactory(cc.root.kube, 0)
 	defer typed.Shutdown()
@@ -84,7 +86,8 @@ func runMigrations(ctx context.Context, cc *controllerContext, migrated migrated
 	stored := func(schema.GroupResource) *storage.MetadataWatch { return nil }
 	started := make(chan struct{})
 	close(started)
-	graph := garbagecollector.NewDependencyGraphBuilder(ctx, cc.metadata, mapper, garbagecollector.DefaultIgnoredResources(),
+	graph := garbagecollector.NewDependencyGraphBuilder(ctx, cc.metadata, mapper,
+		garbagecollector.DefaultIgnoredResources(),
 		graphInformers{stored, objects}, started)
 	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, cc.kube, cc.metadata, mapper, graph)
 	if err != nil {
@@ -93,8 +96,10 @@ func runMigrations(ctx context.Context, cc *controllerContext, migrated migrated
 	migrations := typed.Storagemigration().V1().StorageVersionMigrations()
 	const name = names.StorageVersionMigratorController
 	migrate := storageversionmigrator.NewSVMController(ctx, cc.kube, untyped, migrations, name, mapper, graph)
-	revisions := storageversionmigrator.NewResourceVersionController(ctx, cc.kube, published, cc.metadata, migrations, mapper)
-	custom := storageversionmigrator.NewCustomResourceController(ctx, cc.kube, migrations, definitions.ApiextensionsV1().CustomResourceDefinitions())
+	revisions := storageversionmigrator.NewResourceVersionController(ctx, cc.kube, published, cc.metadata, migrations,
+		mapper)
+	custom := storageversionmigrator.NewCustomResourceController(ctx, cc.kube, migrations,
+		definitions.ApiextensionsV1().CustomResourceDefinitions())
 	typed.StartWithContext(ctx)
 	together(
 		// Run logs an error if no resource is synced in this time.

@@ -144,7 +144,8 @@ func (s *Server) awaitReady(ctx context.Context) error {
 
 // probe requests /readyz once. If the server is ready, it sets config.
 func (s *Server) probe(ctx context.Context) error {
-	kubeconfig := filepath.Join((&standin.Standin{About: standin.About{DataDir: s.dir}}).Dir("registry"), "admin.kubeconfig")
+	kubeconfig := filepath.Join((&standin.Standin{About: standin.About{DataDir: s.dir}}).Dir("registry"),
+		"admin.kubeconfig")
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -220,7 +221,9 @@ func findProgram(ctx context.Context) (string, error) {
 	// The go command builds the tool if it is not in the build cache.
 	path, err := exec.CommandContext(ctx, "go", "tool", "-n", "byre/cmd/byre").Output()
 	if err != nil {
-		return "", errors.New("no byre found: put it on the PATH, set BYRE_BINARY to its path, or run \"go get -tool byre/cmd/byre\" in this module")
+		return "",
+			errors.New(
+				"no byre found: put it on the PATH, set BYRE_BINARY to its path, or run \"go get -tool byre/cmd/byre\" in this module")
 	}
 	return string(bytes.TrimSpace(path)), nil
 }

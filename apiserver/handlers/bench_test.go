@@ -38,7 +38,8 @@ func BenchmarkLists(b *testing.B) {
 			b.Run(name+"/"+from, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					resp := call{method: http.MethodGet, path: "/api/v1/pods", header: map[string]string{"Accept": accept}}.do(b, server)
+					resp := call{method: http.MethodGet, path: "/api/v1/pods", header: map[string]string{"Accept": accept}}.do(b,
+						server)
 					n, err := io.Copy(io.Discard, resp.Body)
 					if err != nil || resp.StatusCode != http.StatusOK {
 						b.Fatal(resp.Status, err)
@@ -121,28 +122,37 @@ func BenchmarkFirstList(b *testing.B) {
 func benchmarkPod(i int) string {
 	var env []string
 	for e := range 8 {
-		env = append(env, fmt.Sprintf(`{"name":"SETTING_%d","value":"https://service-%d.example.svc.cluster.local:8443/path"}`, e, e))
+		env = append(env,
+			fmt.Sprintf(`{"name":"SETTING_%d","value":"https://service-%d.example.svc.cluster.local:8443/path"}`, e, e))
 	}
 	container := func(name string) string {
-		return fmt.Sprintf(`{"name":%q,"image":"i","args":["--listen=:8080"],"env":[%s],"resources":{"requests":{"cpu":"100m"}}}`, name, strings.Join(env, ","))
+		return fmt.Sprintf(
+			`{"name":%q,"image":"i","args":["--listen=:8080"],"env":[%s],"resources":{"requests":{"cpu":"100m"}}}`, name,
+			strings.Join(env, ","))
 	}
-	return fmt.Sprintf(`{"metadata":{"name":"pod-%d","labels":{"app":"bench","pod-template-hash":"7d4b9c6f5"}},"spec":{"nodeName":"node-1","containers":[%s,%s]}}`,
+	return fmt.Sprintf(
+		`{"metadata":{"name":"pod-%d","labels":{"app":"bench","pod-template-hash":"7d4b9c6f5"}},"spec":{"nodeName":"node-1","containers":[%s,%s]}}`,
 		i, container("server"), container("proxy"))
 }
 
 // BenchmarkWatches measures an update of a Pod and its delivery to watchers of one form.
 func BenchmarkWatches(b *testing.B) {
 	const watchers = 200
-	for name, accept := range map[string]string{"json": "application/json", "protobuf": "application/vnd.kubernetes.protobuf;stream=watch"} {
+	for name, accept := range map[string]string{"json": "application/json",
+		"protobuf": "application/vnd.kubernetes.protobuf;stream=watch"} {
 		for _, from := range []string{"bytes", "upstream"} {
 			b.Run(name+"/"+from, func(b *testing.B) {
 				s := newServer(b, nil)
 				server := map[string]*httptest.Server{"bytes": s.bytes, "upstream": s.upstream}[from]
 				const pods = "/api/v1/namespaces/first/pods"
-				s.create(b, pods, fmt.Sprintf(`{"metadata":{"name":"p","annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i"}]}}`, strings.Repeat("x", 2000)))
+				s.create(b, pods,
+					fmt.Sprintf(
+						`{"metadata":{"name":"p","annotations":{"filler":%q}},"spec":{"containers":[{"name":"c","image":"i"}]}}`,
+						strings.Repeat("x", 2000)))
 				delivered := make(chan error, watchers)
 				for range watchers {
-					resp := call{method: http.MethodGet, path: pods + "?watch=1", header: map[string]string{"Accept": accept}}.do(b, server)
+					resp := call{method: http.MethodGet, path: pods + "?watch=1", header: map[string]string{"Accept": accept}}.do(b,
+						server)
 					defer resp.Body.Close()
 					go readEvents(resp.Body, delivered)
 				}

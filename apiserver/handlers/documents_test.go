@@ -109,7 +109,8 @@ func TestOpenAPIV2_IsTheReleases(t *testing.T) {
 	if err := source.V2(context.Background(), func(document []byte) error { text = document; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := readJSON(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/swagger.json")).(map[string]any)
+	want := readJSON(t,
+		filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "api/openapi-spec/swagger.json")).(map[string]any)
 	compareDocuments(t, want, parse(t, text), "paths", "definitions", "parameters")
 }
 

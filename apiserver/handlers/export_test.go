@@ -148,7 +148,8 @@ func OverriddenReads(s rest.Storage) (overridden []string) {
 	if _, ok := s.(registryProvider); ok || registryOf(s) == nil {
 		return nil
 	}
-	for value := reflect.ValueOf(s); value.Type() != reflect.TypeFor[*genericregistry.Store](); value = embeddedGetter(reflect.Indirect(value)) {
+	for value := reflect.ValueOf(s); value.Type() != reflect.TypeFor[*genericregistry.Store](); value = embeddedGetter(
+		reflect.Indirect(value)) {
 		for _, name := range []string{"Get", "List", "Watch"} {
 			method, ok := value.Type().MethodByName(name)
 			if !ok {

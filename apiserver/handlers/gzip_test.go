@@ -26,9 +26,12 @@ func BenchmarkGzip(b *testing.B) {
 	var list corev1.PodList
 	for i := range 1000 {
 		list.Items = append(list.Items, corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i*7919), UID: types.UID(fmt.Sprintf("%08x-1111-4222-8333-%012x", i*2654435761%(1<<32), i*40503)), Labels: map[string]string{"app": fmt.Sprintf("app-%d", i%17)}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i*7919),
+				UID:    types.UID(fmt.Sprintf("%08x-1111-4222-8333-%012x", i*2654435761%(1<<32), i*40503)),
+				Labels: map[string]string{"app": fmt.Sprintf("app-%d", i%17)}},
 			Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%100), Containers: []corev1.Container{
-				{Name: "main", Image: "registry.example/app:v1", Env: []corev1.EnvVar{{Name: "MODE", Value: "fast"}}, TerminationMessagePath: "/dev/termination-log"},
+				{Name: "main", Image: "registry.example/app:v1", Env: []corev1.EnvVar{{Name: "MODE", Value: "fast"}},
+					TerminationMessagePath: "/dev/termination-log"},
 				{Name: "side", Image: "registry.example/proxy:v2", ImagePullPolicy: corev1.PullIfNotPresent},
 			}},
 		})

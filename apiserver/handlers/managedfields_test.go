@@ -48,7 +48,9 @@ func (m *fieldsPlugin) Admit(_ context.Context, attributes admission.Attributes,
 	return nil
 }
 
-func (m *fieldsPlugin) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *fieldsPlugin) Validate(
+	_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces,
+) error {
 	object, err := meta.Accessor(attributes.GetObject())
 	if err != nil {
 		return err
@@ -88,10 +90,12 @@ func TestManagedFields_AdmissionsChangesAreStored(t *testing.T) {
 			if answer.StatusCode != http.StatusCreated {
 				t.Fatalf("status %d: %s", answer.StatusCode, body)
 			}
-			if warned := strings.Contains(answer.Header.Get("Warning"), "managedFields was in an invalid state"); warned != want.warned {
+			if warned := strings.Contains(answer.Header.Get("Warning"),
+				"managedFields was in an invalid state"); warned != want.warned {
 				t.Errorf("warning %q", answer.Header.Get("Warning"))
 			}
-			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/" + name}).answer(t, s.upstream)
+			_, stored := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/" + name}).answer(t,
+				s.upstream)
 			for what, text := range map[string]string{"answered": body, "stored": stored} {
 				var object metav1.PartialObjectMetadata
 				if err := json.Unmarshal([]byte(text), &object); err != nil {
@@ -128,16 +132,19 @@ func TestCreate_HasManagedFieldsOfUpstream(t *testing.T) {
 		"long-agent":    {agent: strings.Repeat("ä", 100), body: brought("null")},
 		"no-agent":      {agent: "/", body: brought("null")},
 		"field-manager": {agent: "kubectl", query: "?fieldManager=me", body: brought("null")},
-		"brought":       {agent: "me", body: brought(`[{"manager":"other","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a":{}}}}]`)},
-		"unreadable":    {agent: "me", body: brought(`[{"manager":"other","operation":"Destroy"}]`)},
-		"reset":         {agent: "me", body: brought(`[{}]`)},
-		"nothing":       {agent: "me", body: `{"metadata":{"name":"NAME"}}`},
+		"brought": {agent: "me",
+			body: brought(
+				`[{"manager":"other","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a":{}}}}]`)},
+		"unreadable": {agent: "me", body: brought(`[{"manager":"other","operation":"Destroy"}]`)},
+		"reset":      {agent: "me", body: brought(`[{}]`)},
+		"nothing":    {agent: "me", body: `{"metadata":{"name":"NAME"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var fields []string
 			for i, server := range []*httptest.Server{s.upstream, s.bytes, s.bytes} {
-				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps" + c.query, header: map[string]string{"User-Agent": c.agent},
-					body: strings.Replace(c.body, "NAME", fmt.Sprintf("%s-%d", name, i), 1)}).answer(t, server)
+				answer, body := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps" + c.query,
+					header: map[string]string{"User-Agent": c.agent},
+					body:   strings.Replace(c.body, "NAME", fmt.Sprintf("%s-%d", name, i), 1)}).answer(t, server)
 				if answer.StatusCode != http.StatusCreated {
 					t.Fatalf("status %d: %s", answer.StatusCode, body)
 				}
@@ -192,7 +199,9 @@ func (m *updatePlugin) Admit(_ context.Context, attributes admission.Attributes,
 	return nil
 }
 
-func (m *updatePlugin) Validate(_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces) error {
+func (m *updatePlugin) Validate(
+	_ context.Context, attributes admission.Attributes, _ admission.ObjectInterfaces,
+) error {
 	if object, err := meta.Accessor(attributes.GetObject()); err == nil && attributes.GetOperation() == admission.Update {
 		m.see(object.GetName(), attributes)
 	}
@@ -280,22 +289,29 @@ func TestUpdate_HasManagedFieldsOfUpstream(t *testing.T) {
 		"merge-warned-type":      {contentType: merge, body: `{"spec":{"surprise":7,"nodeName":7}}`},
 		"merge-not-json":         {contentType: merge, body: `{`},
 		"merge-name":             {contentType: merge, body: `{"metadata":{"name":"another"}}`},
-		"merge-status":           {contentType: merge, sub: "/status", body: `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}`},
-		"merge-status-reset":     {contentType: merge, sub: "/status", body: `{"status":{"message":"m"},"metadata":{"managedFields":[{}]}}`},
-		"merge-charset":          {contentType: merge + "; charset=utf-8", body: `{"metadata":{"labels":{"l":"two"}}}`},
-		"merge-renamed":          {contentType: merge, body: `{"metadata":{"annotations":{"change":"rename"}}}`},
-		"merge-dropped":          {contentType: merge, body: `{"metadata":{"annotations":{"change":"drop"}}}`},
-		"merge-spoilt":           {contentType: merge, body: `{"metadata":{"annotations":{"change":"spoil"}}}`},
-		"merge-denied":           {contentType: merge, body: `{"metadata":{"annotations":{"change":"deny"}}}`},
-		"strategic":              {contentType: strategic, body: `{"spec":{"containers":[{"name":"c","image":"j"}]}}`},
-		"strategic-replace":      {contentType: strategic, body: `{"metadata":{"$patch":"replace","name":"NAME","namespace":"first"}}`},
-		"strategic-delete":       {contentType: strategic, body: `{"metadata":{"$patch":"delete"}}`},
-		"strategic-retain":       {contentType: strategic, body: `{"metadata":{"$retainKeys":["name","uid"],"name":"NAME"}}`},
-		"strategic-status":       {contentType: strategic, sub: "/status", body: `{"status":{"conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"10.0.0.1"}]}}`},
-		"strategic-type":         {contentType: strategic, body: `{"spec":{"nodeName":7}}`},
-		"json-patch":             {contentType: jsonPatch, body: `[{"op":"replace","path":"/metadata/labels/l","value":"two"}]`},
-		"json-patch-test":        {contentType: jsonPatch, body: `[{"op":"test","path":"/metadata/managedFields/0/manager","value":"creator"},{"op":"remove","path":"/metadata/managedFields"}]`},
-		"apply":                  {contentType: apply, query: "?fieldManager=me&force=true", body: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"NAME","labels":{"l":"two"}}}`},
+		"merge-status": {contentType: merge, sub: "/status",
+			body: `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}`},
+		"merge-status-reset": {contentType: merge, sub: "/status",
+			body: `{"status":{"message":"m"},"metadata":{"managedFields":[{}]}}`},
+		"merge-charset": {contentType: merge + "; charset=utf-8", body: `{"metadata":{"labels":{"l":"two"}}}`},
+		"merge-renamed": {contentType: merge, body: `{"metadata":{"annotations":{"change":"rename"}}}`},
+		"merge-dropped": {contentType: merge, body: `{"metadata":{"annotations":{"change":"drop"}}}`},
+		"merge-spoilt":  {contentType: merge, body: `{"metadata":{"annotations":{"change":"spoil"}}}`},
+		"merge-denied":  {contentType: merge, body: `{"metadata":{"annotations":{"change":"deny"}}}`},
+		"strategic":     {contentType: strategic, body: `{"spec":{"containers":[{"name":"c","image":"j"}]}}`},
+		"strategic-replace": {contentType: strategic,
+			body: `{"metadata":{"$patch":"replace","name":"NAME","namespace":"first"}}`},
+		"strategic-delete": {contentType: strategic, body: `{"metadata":{"$patch":"delete"}}`},
+		"strategic-retain": {contentType: strategic, body: `{"metadata":{"$retainKeys":["name","uid"],"name":"NAME"}}`},
+		"strategic-status": {contentType: strategic, sub: "/status",
+			body: `{"status":{"conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"10.0.0.1"}]}}`},
+		"strategic-type": {contentType: strategic, body: `{"spec":{"nodeName":7}}`},
+		"json-patch": {contentType: jsonPatch,
+			body: `[{"op":"replace","path":"/metadata/labels/l","value":"two"}]`},
+		"json-patch-test": {contentType: jsonPatch,
+			body: `[{"op":"test","path":"/metadata/managedFields/0/manager","value":"creator"},{"op":"remove","path":"/metadata/managedFields"}]`},
+		"apply": {contentType: apply, query: "?fieldManager=me&force=true",
+			body: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"NAME","labels":{"l":"two"}}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var results [2]string
@@ -318,11 +334,16 @@ var variable = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time)
 
 // changeTwice creates a Pod and changes it twice. It returns the responses and what
 // plugins saw.
-func changeTwice(t *testing.T, s *server, by *httptest.Server, name, contentType, sub, query, agent, body string, edit func(string) string) string {
+func changeTwice(
+	t *testing.T, s *server, by *httptest.Server, name, contentType, sub, query, agent, body string,
+	edit func(string) string,
+) string {
 	t.Helper()
 	path := "/api/v1/namespaces/first/pods/" + name
-	created, text := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/pods", header: map[string]string{"User-Agent": "creator"},
-		body: `{"metadata":{"name":"` + name + `","labels":{"l":"one"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`}).answer(t, s.upstream)
+	created, text := (call{method: http.MethodPost, path: "/api/v1/namespaces/first/pods",
+		header: map[string]string{"User-Agent": "creator"},
+		body: `{"metadata":{"name":"` + name +
+			`","labels":{"l":"one"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`}).answer(t, s.upstream)
 	if created.StatusCode != http.StatusCreated {
 		t.Fatalf("status %d: %s", created.StatusCode, text)
 	}
@@ -336,7 +357,8 @@ func changeTwice(t *testing.T, s *server, by *httptest.Server, name, contentType
 		if edit != nil {
 			change.body = edit(stored)
 		} else {
-			change.method, change.body, change.header["Content-Type"] = http.MethodPatch, strings.ReplaceAll(body, "NAME", name), contentType
+			change.method, change.body, change.header["Content-Type"] = http.MethodPatch, strings.ReplaceAll(body, "NAME", name),
+				contentType
 		}
 		answer, text := change.answer(t, by)
 		_, stored = (call{method: http.MethodGet, path: path}).answer(t, s.upstream)
@@ -381,7 +403,9 @@ func BenchmarkStatusPatch(b *testing.B) {
 	handlers := map[string]http.Handler{"upstream": apitest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours}
 	used := map[string]int64{}
 	for name := range handlers {
-		s.create(b, "/api/v1/namespaces/first/pods", `{"metadata":{"name":"`+name+`","labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`)
+		s.create(b, "/api/v1/namespaces/first/pods",
+			`{"metadata":{"name":"`+name+
+				`","labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`)
 	}
 	const batch = 20
 	n := 0
@@ -390,7 +414,8 @@ func BenchmarkStatusPatch(b *testing.B) {
 			began := cpuTime(b)
 			for range batch {
 				n++
-				req := httptest.NewRequestWithContext(b.Context(), http.MethodPatch, "/api/v1/namespaces/first/pods/"+name+"/status", strings.NewReader(fmt.Sprintf(`{"status":{"message":"%d"}}`, n)))
+				req := httptest.NewRequestWithContext(b.Context(), http.MethodPatch,
+					"/api/v1/namespaces/first/pods/"+name+"/status", strings.NewReader(fmt.Sprintf(`{"status":{"message":"%d"}}`, n)))
 				req.Header.Set("Content-Type", "application/merge-patch+json")
 				w := httptest.NewRecorder()
 				if handler.ServeHTTP(w, req); w.Code != http.StatusOK {

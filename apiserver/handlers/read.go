@@ -168,7 +168,9 @@ func (e *encoded) getOptions(req *http.Request) (metav1.GetOptions, bool) {
 	return options, err == nil
 }
 
-func (e *encoded) getEncoded(ctx context.Context, name string, options metav1.GetOptions, f format) (encoding.Encoded, error) {
+func (e *encoded) getEncoded(
+	ctx context.Context, name string, options metav1.GetOptions, f format,
+) (encoding.Encoded, error) {
 	key, err := e.registry.KeyFunc(ctx, name)
 	if err != nil {
 		return encoding.Encoded{}, err
@@ -208,7 +210,8 @@ func (e *encoded) list(other http.HandlerFunc, forceWatch bool) http.HandlerFunc
 	}
 }
 
-// listOptions reads the options of a request. It returns false for invalid options and for those that only upstream's handler serves.
+// listOptions reads the options of a request. It returns false for invalid options and for those that only upstream's
+// handler serves.
 func (e *encoded) listOptions(req *http.Request) (*internalversion.ListOptions, bool) {
 	options, err := write.DecodeListOptions(e.resource.scope, req)
 	if err != nil || options.ShardSelector != "" {
@@ -228,7 +231,9 @@ func (e *encoded) listOptions(req *http.Request) (*internalversion.ListOptions, 
 
 // selection translates the options of a request to a key and the options of the store,
 // as the registry does.
-func (e *encoded) selection(ctx context.Context, options *internalversion.ListOptions) (string, apistorage.ListOptions) {
+func (e *encoded) selection(
+	ctx context.Context, options *internalversion.ListOptions,
+) (string, apistorage.ListOptions) {
 	label, field := labels.Everything(), fields.Everything()
 	if options.LabelSelector != nil {
 		label = options.LabelSelector
@@ -242,7 +247,8 @@ func (e *encoded) selection(ctx context.Context, options *internalversion.ListOp
 		Recursive:       true,
 	}
 	if request.NamespaceValue(ctx) == "" {
-		if namespace, ok := predicate.MatchesSingleNamespace(); ok && len(validation.ValidateNamespaceName(namespace, false)) == 0 {
+		if namespace, ok := predicate.MatchesSingleNamespace(); ok &&
+			len(validation.ValidateNamespaceName(namespace, false)) == 0 {
 			ctx = request.WithNamespace(ctx, namespace)
 		}
 	}
@@ -256,7 +262,9 @@ func (e *encoded) selection(ctx context.Context, options *internalversion.ListOp
 	return key, selection
 }
 
-func (e *encoded) serveList(ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format) {
+func (e *encoded) serveList(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format,
+) {
 	key, selection := e.selection(ctx, options)
 	selection.ResourceVersionMatch = options.ResourceVersionMatch
 	selection.Predicate.Limit = options.Limit

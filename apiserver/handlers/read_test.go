@@ -27,24 +27,33 @@ func (s *server) seed(t *testing.T) {
 			`{"metadata":{"name":"c%d","labels":{"odd":"%d"},"annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"%d"},"binaryData":{"b":"AAEC"}}`, i, i%2, i))
 	}
 	s.create(t, "/api/v1/namespaces/alpha/configmaps", `{"metadata":{"name":"c0"},"immutable":true}`)
-	s.create(t, "/api/v1/namespaces/alpha/configmaps", fmt.Sprintf(`{"metadata":{"name":"huge"},"data":{"text":%q}}`, strings.Repeat("abc ", 100_000)))
+	s.create(t, "/api/v1/namespaces/alpha/configmaps",
+		fmt.Sprintf(`{"metadata":{"name":"huge"},"data":{"text":%q}}`, strings.Repeat("abc ", 100_000)))
 	s.create(t, "/api/v1/namespaces/first/secrets", `{"metadata":{"name":"s"},"stringData":{"k":"v"}}`)
-	s.create(t, "/api/v1/namespaces/first/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`)
-	s.create(t, "/api/v1/namespaces/alpha/pods", `{"metadata":{"name":"q"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces/first/pods",
+		`{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`)
+	s.create(t, "/api/v1/namespaces/alpha/pods",
+		`{"metadata":{"name":"q"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 	s.create(t, "/api/v1/namespaces", `{"metadata":{"name":"first"}}`)
 	s.create(t, "/api/v1/nodes", `{"metadata":{"name":"n1"}}`)
 	s.create(t, "/apis/apps/v1/namespaces/first/deployments",
 		`{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
-	s.create(t, "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
+	s.create(t, "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		`{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`)
 	s.create(t, "/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers",
 		`{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}}`)
-	s.create(t, "/apis/coordination.k8s.io/v1/namespaces/first/leases", `{"metadata":{"name":"l"},"spec":{"holderIdentity":"me","renewTime":"2024-01-02T03:04:05.678901Z"}}`)
-	s.create(t, "/api/v1/namespaces/first/services", `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`)
+	s.create(t, "/apis/coordination.k8s.io/v1/namespaces/first/leases",
+		`{"metadata":{"name":"l"},"spec":{"holderIdentity":"me","renewTime":"2024-01-02T03:04:05.678901Z"}}`)
+	s.create(t, "/api/v1/namespaces/first/services",
+		`{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`)
 	s.create(t, "/api/v1/namespaces/first/persistentvolumeclaims",
 		`{"metadata":{"name":"p"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`)
-	s.create(t, "/apis/apps/v1/namespaces/first/controllerrevisions", `{"metadata":{"name":"r"},"revision":1,"data":{"kind":"X","apiVersion":"v1","a":{"b":"<&>"}}}`)
-	s.create(t, "/apis/networking.k8s.io/v1/ipaddresses", `{"metadata":{"name":"10.0.0.1"},"spec":{"parentRef":{"resource":"services","namespace":"first","name":"s"}}}`)
-	s.create(t, "/api/v1/namespaces/first/events", `{"metadata":{"name":"e"},"involvedObject":{"namespace":"first","name":"p"},"type":"Normal","eventTime":null}`)
+	s.create(t, "/apis/apps/v1/namespaces/first/controllerrevisions",
+		`{"metadata":{"name":"r"},"revision":1,"data":{"kind":"X","apiVersion":"v1","a":{"b":"<&>"}}}`)
+	s.create(t, "/apis/networking.k8s.io/v1/ipaddresses",
+		`{"metadata":{"name":"10.0.0.1"},"spec":{"parentRef":{"resource":"services","namespace":"first","name":"s"}}}`)
+	s.create(t, "/api/v1/namespaces/first/events",
+		`{"metadata":{"name":"e"},"involvedObject":{"namespace":"first","name":"p"},"type":"Normal","eventTime":null}`)
 }
 
 // reads are requests for objects that seed created and for objects that do not exist.
@@ -199,7 +208,8 @@ func compare(t *testing.T, s *server, c call) {
 	got, gotBody := c.answer(t, s.bytes)
 	// A continue token holds the second in which it was issued, and the two answers may be
 	// of different seconds. (In JSON the tokens are not compared.)
-	for tries := 3; tries > 0 && strings.Contains(c.path, "limit=") && unpack(t, want, wantBody) != unpack(t, got, gotBody); tries-- {
+	for tries := 3; tries > 0 && strings.Contains(c.path, "limit=") &&
+		unpack(t, want, wantBody) != unpack(t, got, gotBody); tries-- {
 		want, wantBody = c.answer(t, s.upstream)
 		got, gotBody = c.answer(t, s.bytes)
 	}
@@ -238,8 +248,10 @@ func TestEncodedRead_PagesAreTheList(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	s.seed(t)
-	for _, path := range []string{"/api/v1/namespaces/first/configmaps?", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dfirst&"} {
-		for turn := range 3 { // from bytes and from upstream's handlers in turns, or the other way round, or all from upstream's
+	for _, path := range []string{"/api/v1/namespaces/first/configmaps?",
+		"/api/v1/configmaps?fieldSelector=metadata.namespace%3Dfirst&"} {
+		// from bytes and from upstream's handlers in turns, or the other way round, or all from upstream's
+		for turn := range 3 {
 			var names []string
 			for page, token := 0, ""; page == 0 || token != ""; page++ {
 				from := s.bytes
@@ -283,7 +295,8 @@ func TestEncodedRead_FindsJobsByTheLabelsTheyShow(t *testing.T) {
 	s := newServer(t, nil)
 	const jobs = "/apis/batch/v1/namespaces/first/jobs"
 	names := func(selector string) (names []string) {
-		_, body := (call{method: http.MethodGet, path: jobs + "?labelSelector=" + url.QueryEscape(selector)}).answer(t, s.bytes)
+		_, body := (call{method: http.MethodGet, path: jobs + "?labelSelector=" + url.QueryEscape(selector)}).answer(t,
+			s.bytes)
 		for _, item := range parse(t, []byte(body))["items"].([]any) {
 			names = append(names, asMap(asMap(item)["metadata"])["name"].(string))
 		}
@@ -292,7 +305,8 @@ func TestEncodedRead_FindsJobsByTheLabelsTheyShow(t *testing.T) {
 	if got := names(""); len(got) > 0 { // the Jobs are in memory now
 		t.Fatal(got)
 	}
-	s.create(t, jobs, `{"metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`)
+	s.create(t, jobs,
+		`{"metadata":{"name":"j"},"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}`)
 	if got := names("job-name=j"); !slices.Equal(got, []string{"j"}) {
 		t.Errorf("by its label: %v", got)
 	}
@@ -332,7 +346,8 @@ func TestMetadata_CutOutOfTheWholeObject(t *testing.T) {
 			if cut := answer(path, accept); cut != made {
 				t.Errorf("%s %s: cut\n%q\nmade\n%q", path, accept, cut, made)
 			}
-			_, upstream := call{method: http.MethodGet, path: path, header: map[string]string{"Accept": accept}}.answer(t, s.upstream)
+			_, upstream := call{method: http.MethodGet, path: path, header: map[string]string{"Accept": accept}}.answer(t,
+				s.upstream)
 			if made != upstream {
 				t.Errorf("%s %s: made\n%q\nupstream\n%q", path, accept, made, upstream)
 			}
@@ -401,7 +416,9 @@ type breaking struct {
 	after int // the number of records that a list still returns; negative for all
 }
 
-func (b *breaking) List(ctx context.Context, q sqlstore.Query, each func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (b *breaking) List(
+	ctx context.Context, q sqlstore.Query, each func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	given := 0
 	return b.Driver.List(ctx, q, func(r sqlstore.Record) error {
 		if b.after >= 0 && given >= b.after {
@@ -428,7 +445,8 @@ func TestList_BrokenListIsAnError(t *testing.T) {
 		s.create(t, configMaps, fmt.Sprintf(`{"metadata":{"name":"m%04d"},"data":{"k":%q}}`, i, body))
 	}
 	// A list of an older state is read from the database.
-	old := call{method: http.MethodGet, path: fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", configMaps, count-1)}
+	old := call{method: http.MethodGet,
+		path: fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", configMaps, count-1)}
 	if resp, text := old.answer(t, s.bytes); resp.StatusCode != http.StatusOK || strings.Count(text, `"uid"`) != count-1 {
 		t.Fatalf("whole: %d, %d bytes", resp.StatusCode, len(text))
 	}

@@ -51,21 +51,30 @@ func TestVerbs_ServeOneObject(t *testing.T) {
 		{"POST", configMaps, "", oneMap, 201, `"kind":"ConfigMap".*"name":"one"`},
 		{"POST", configMaps, "", oneMap, 409, `"reason":"AlreadyExists"`},
 		{"POST", configMaps + "?dryRun=All", "", `{"metadata":{"generateName":"g-"}}`, 201, `"name":"g-.....\"`},
-		{"POST", configMaps + "?fieldValidation=Strict", "", `{"metadata":{"name":"x"},"dta":{}}`, 400, `unknown field \\"dta\\"`},
+		{"POST", configMaps + "?fieldValidation=Strict", "", `{"metadata":{"name":"x"},"dta":{}}`, 400,
+			`unknown field \\"dta\\"`},
 		{"POST", configMaps, "application/yaml", "metadata:\n  name: yaml\ndata:\n  k: v\n", 201, `"name":"yaml"`},
 		{"GET", configMaps + "/one", "", "", 200, `"data":\{"k":"v"\}`},
 		{"PUT", configMaps + "/one", "", strings.Replace(oneMap, `"v"`, `"w"`, 1), 200, `"data":\{"k":"w"\}`},
-		{"PUT", configMaps + "/one", "", strings.Replace(oneMap, `"name":"one"`, `"name":"one","resourceVersion":"1"`, 1), 409, `"reason":"Conflict"`},
+		{"PUT", configMaps + "/one", "", strings.Replace(oneMap, `"name":"one"`, `"name":"one","resourceVersion":"1"`, 1),
+			409, `"reason":"Conflict"`},
 		{"PUT", configMaps + "/two", "", oneMap, 400, `does not match the name on the URL`},
-		{"PATCH", configMaps + "/one", "application/merge-patch+json", `{"data":{"k":null,"m":"1"}}`, 200, `"data":\{"m":"1"\}`},
-		{"PATCH", configMaps + "/one", "application/json-patch+json", `[{"op":"add","path":"/data/j","value":"2"}]`, 200, `"data":\{"j":"2","m":"1"\}`},
-		{"PATCH", configMaps + "/one", "application/strategic-merge-patch+json", `{"metadata":{"labels":{"a":"b"}}}`, 200, `"labels":\{"a":"b"\}`},
-		{"PATCH", configMaps + "/one?fieldManager=me", "application/apply-patch+yaml", oneMap, 200, `"manager":"me","operation":"Apply"`},
-		{"PATCH", configMaps + "/one?fieldManager=you", "application/apply-patch+yaml", strings.Replace(oneMap, `"v"`, `"w"`, 1), 409, `conflict with \\"me\\"`},
+		{"PATCH", configMaps + "/one", "application/merge-patch+json", `{"data":{"k":null,"m":"1"}}`, 200,
+			`"data":\{"m":"1"\}`},
+		{"PATCH", configMaps + "/one", "application/json-patch+json", `[{"op":"add","path":"/data/j","value":"2"}]`, 200,
+			`"data":\{"j":"2","m":"1"\}`},
+		{"PATCH", configMaps + "/one", "application/strategic-merge-patch+json", `{"metadata":{"labels":{"a":"b"}}}`, 200,
+			`"labels":\{"a":"b"\}`},
+		{"PATCH", configMaps + "/one?fieldManager=me", "application/apply-patch+yaml", oneMap, 200,
+			`"manager":"me","operation":"Apply"`},
+		{"PATCH", configMaps + "/one?fieldManager=you", "application/apply-patch+yaml",
+			strings.Replace(oneMap, `"v"`, `"w"`, 1), 409, `conflict with \\"me\\"`},
 		{"PATCH", configMaps + "/one", "application/apply-patch+yaml", oneMap, 422, `fieldManager`},
-		{"PATCH", configMaps + "/new?fieldManager=me", "application/apply-patch+yaml", strings.Replace(oneMap, "one", "new", 1), 201, `"name":"new"`},
+		{"PATCH", configMaps + "/new?fieldManager=me", "application/apply-patch+yaml",
+			strings.Replace(oneMap, "one", "new", 1), 201, `"name":"new"`},
 		{"DELETE", configMaps + "/one?dryRun=All", "", "", 200, `"status":"Success"`},
-		{"DELETE", configMaps + "/one", "", `{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"wrong"}}`, 409, `"reason":"Conflict"`},
+		{"DELETE", configMaps + "/one", "", `{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"wrong"}}`, 409,
+			`"reason":"Conflict"`},
 		{"DELETE", configMaps + "/one", "", "", 200, `"status":"Success"`},
 		{"DELETE", configMaps + "/one", "", "", 404, `"reason":"NotFound"`},
 		{"DELETE", configMaps, "", "", 200, `"kind":"ConfigMapList"`},
@@ -74,11 +83,13 @@ func TestVerbs_ServeOneObject(t *testing.T) {
 		{"POST", deployments, "", deployment, 201, `"kind":"Deployment"`},
 		{"GET", deployments + "/d/scale", "", "", 200, `"kind":"Scale","apiVersion":"autoscaling/v1".*"replicas":1`},
 		{"PATCH", deployments + "/d/scale", "application/merge-patch+json", `{"spec":{"replicas":4}}`, 200, `"replicas":4`},
-		{"PUT", deployments + "/d/status", "", strings.Replace(deployment, `"spec"`, `"status":{"replicas":4},"spec"`, 1), 200, `"status":\{"replicas":4\}`},
+		{"PUT", deployments + "/d/status", "", strings.Replace(deployment, `"spec"`, `"status":{"replicas":4},"spec"`, 1),
+			200, `"status":\{"replicas":4\}`},
 		{"GET", deployments + "/d", "", "", 200, `"replicas":4`},
 		{"POST", "/api/v1/namespaces/first/serviceaccounts", "", `{"metadata":{"name":"sa"}}`, 201, `"name":"sa"`},
 		{"POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", "", `{}`, 201, `"username":"someone"`},
-		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "", `{"spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}}`, 201, `"allowed":true`},
+		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "",
+			`{"spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}}`, 201, `"allowed":true`},
 	} {
 		name := fmt.Sprintf("%s %s", step.method, step.path)
 		c := call{method: step.method, path: step.path, body: step.body, header: map[string]string{}}
@@ -94,7 +105,8 @@ func TestVerbs_ServeOneObject(t *testing.T) {
 
 // status returns the Status of an error in kube-apiserver's form.
 func status(code int, reason, message, details string) string {
-	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"details":%s,"code":%d}`+"\n",
+	return fmt.Sprintf(
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"details":%s,"code":%d}`+"\n",
 		message, reason, details, code)
 }
 
@@ -150,7 +162,8 @@ func TestRoutes_RefuseAsKubeAPIServer(t *testing.T) {
 func TestNegotiation_NamesTheEncodingsThereAre(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
-	resp, body := call{method: http.MethodGet, path: configMaps, header: map[string]string{"Accept": "image/png"}}.answer(t, s.bytes)
+	resp, body := call{method: http.MethodGet, path: configMaps,
+		header: map[string]string{"Accept": "image/png"}}.answer(t, s.bytes)
 	if resp.StatusCode != http.StatusNotAcceptable || !strings.Contains(body, "application/json") {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
@@ -275,11 +288,16 @@ func TestNewCodecs_HaveCBORWithItsFeature(t *testing.T) {
 // authorization, derives from the path.
 func FuzzPath(f *testing.F) {
 	for _, path := range []string{
-		"/api/v1/pods", "/api/v1/namespaces/ns/pods/name/log", "/api/v1/namespaces/ns/pods/name/proxy/a/../b", "/api/v1/namespaces/ns", "/api/v1/namespaces/ns/status",
-		"/api/v1/namespaces/ns/finalize/x", "/api/v1/watch/namespaces/ns/secrets/name", "/api/v1/watch/namespaces/ns", "/api/v1/proxy/namespaces/ns/pods/name",
-		"/apis/apps/v1/namespaces/ns/deployments/name/scale", "/apis/apps/v1/deployments/", "/api/v1//secrets", "/api//v1/secrets", "//api/v1/secrets", "/api/v1/secrets//",
-		"/api/v1/namespaces//secrets", "/api/v1/namespaces/ns//secrets", "/api/v1/nodes/n/proxy/", "/api/v1/namespaces/../secrets", "/api/v1/namespaces/ns/secrets/a%2fb",
-		"/API/v1/secrets", "/api/v1/namespaces/pods", "/api/v1/watch/watch/secrets", "/api/v1/namespaces/namespaces/namespaces", "/apis/apps/v1", "/api", "/", "",
+		"/api/v1/pods", "/api/v1/namespaces/ns/pods/name/log", "/api/v1/namespaces/ns/pods/name/proxy/a/../b",
+		"/api/v1/namespaces/ns", "/api/v1/namespaces/ns/status",
+		"/api/v1/namespaces/ns/finalize/x", "/api/v1/watch/namespaces/ns/secrets/name", "/api/v1/watch/namespaces/ns",
+		"/api/v1/proxy/namespaces/ns/pods/name",
+		"/apis/apps/v1/namespaces/ns/deployments/name/scale", "/apis/apps/v1/deployments/", "/api/v1//secrets",
+		"/api//v1/secrets", "//api/v1/secrets", "/api/v1/secrets//",
+		"/api/v1/namespaces//secrets", "/api/v1/namespaces/ns//secrets", "/api/v1/nodes/n/proxy/",
+		"/api/v1/namespaces/../secrets", "/api/v1/namespaces/ns/secrets/a%2fb",
+		"/API/v1/secrets", "/api/v1/namespaces/pods", "/api/v1/watch/watch/secrets",
+		"/api/v1/namespaces/namespaces/namespaces", "/apis/apps/v1", "/api", "/", "",
 	} {
 		f.Add(path)
 	}
@@ -304,8 +322,10 @@ func FuzzPath(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := meant(pattern, path); want != nil && (!info.IsResourceRequest || info.APIGroup != want.APIGroup || info.APIVersion != want.APIVersion ||
-			info.Namespace != want.Namespace || info.Resource != want.Resource || info.Subresource != want.Subresource || info.Name != want.Name) {
+		if want := meant(pattern, path); want != nil &&
+			(!info.IsResourceRequest || info.APIGroup != want.APIGroup || info.APIVersion != want.APIVersion ||
+				info.Namespace != want.Namespace || info.Resource != want.Resource || info.Subresource != want.Subresource ||
+				info.Name != want.Name) {
 			t.Errorf("%q is served by %s, and authorized as %+v", path, pattern, info)
 		}
 	})

@@ -75,11 +75,12 @@ func newAdmittingServer(t testing.TB, wrap func(sqlstore.Driver) sqlstore.Driver
 		t.Fatal(err)
 	}
 	serving := handlers.Serving{
-		Authorizer:    authorizerfactory.NewAlwaysAllowAuthorizer(),
-		Admission:     admit,
-		TypeConverter: managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)),
-		FieldSets:     managedfields.NewFieldSets(1 << 20),
-		ParsedSets:    managedfields.NewParsedSets(1 << 20),
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Admission:  admit,
+		TypeConverter: managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions,
+			legacyscheme.Scheme).Schemas(names...)),
+		FieldSets:  managedfields.NewFieldSets(1 << 20),
+		ParsedSets: managedfields.NewParsedSets(1 << 20),
 	}
 	s := &server{groups: groups, serving: serving, feed: feed}
 	s.handler = func(serving handlers.Serving) http.Handler {
@@ -153,7 +154,8 @@ func (c call) answer(t testing.TB, to *httptest.Server) (reply, string) {
 // create posts an object, which must succeed.
 func (s *server) create(t testing.TB, path, body string) {
 	t.Helper()
-	if resp, answer := (call{method: http.MethodPost, path: path, body: body}).answer(t, s.bytes); resp.StatusCode != http.StatusCreated {
+	if resp, answer := (call{method: http.MethodPost, path: path, body: body}).answer(t,
+		s.bytes); resp.StatusCode != http.StatusCreated {
 		t.Fatalf("POST %s: %s", path, answer)
 	}
 }
@@ -172,7 +174,9 @@ func gunzip(t *testing.T, packed string) string {
 }
 
 // newGroups makes the built-in groups that a --runtime-config turns on.
-func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap) []handlers.Group {
+func newGroups(
+	t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeConfig cliflag.ConfigurationMap,
+) []handlers.Group {
 	t.Helper()
 	resources, err := registry.ParseRuntimeConfig(runtimeConfig)
 	if err != nil {
@@ -188,15 +192,19 @@ func newGroups(t testing.TB, store *sqlstore.Store, feed *watch.Feed, runtimeCon
 	}
 	client, effective := fake.NewClientset(), compatibility.DefaultBuildEffectiveVersion()
 	b, err := registry.New(registry.Config{
-		RESTOptions:             storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(effective)),
+		RESTOptions: storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+			storage.BuiltinResources(effective)),
 		APIResourceConfigSource: resources,
 		Client:                  client,
 		Informers:               informers.NewSharedInformerFactory(client, 0),
 		Authorizer:              authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Tokens:                  registry.TokenConfig{Issuer: issuer},
-		Emulation:               genericapiserver.ResourceExpirationEvaluatorOptions{CurrentVersion: effective.EmulationVersion()},
-		Services:                registry.ServiceConfig{ClusterIPRange: registry.DefaultClusterIPRange(), NodePortRange: registry.DefaultNodePortRange()},
-		Kubelet:                 registry.DefaultKubelet(),
+		Emulation: genericapiserver.ResourceExpirationEvaluatorOptions{
+			CurrentVersion: effective.EmulationVersion(),
+		},
+		Services: registry.ServiceConfig{ClusterIPRange: registry.DefaultClusterIPRange(),
+			NodePortRange: registry.DefaultNodePortRange()},
+		Kubelet: registry.DefaultKubelet(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +227,8 @@ func newEverything(t *testing.T) *handlers.API {
 		features.TopologyAwareWorkloadScheduling: true,
 	})
 	api, err := handlers.New(handlers.Config{
-		Groups:    newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}), cliflag.ConfigurationMap{"api/all": "true"}),
+		Groups: newGroups(t, &sqlstore.Store{}, watch.New(nil, watch.Options{}),
+			cliflag.ConfigurationMap{"api/all": "true"}),
 		Discovery: documents.NewDiscovery("10.10.10.10:8050"),
 	})
 	if err != nil {

@@ -57,13 +57,14 @@ func (e *encoded) newTables(protobuf *protobufFormat) *tables {
 	wrap := func(message []byte) []byte {
 		return protobuf.object.append(make([]byte, 0, protobuf.object.size(len(message))), message)
 	}
-	t.rows = encoding.Row("table", protobuf.stored, e.store.Stored(), wrap, func(ctx context.Context, obj runtime.Object) ([]byte, error) {
-		row, ok, err := t.print(ctx, obj)
-		if err != nil || !ok {
-			return nil, err
-		}
-		return row, nil
-	})
+	t.rows = encoding.Row("table", protobuf.stored, e.store.Stored(), wrap,
+		func(ctx context.Context, obj runtime.Object) ([]byte, error) {
+			row, ok, err := t.print(ctx, obj)
+			if err != nil || !ok {
+				return nil, err
+			}
+			return row, nil
+		})
 	return t
 }
 
@@ -109,7 +110,8 @@ func (t *tables) print(ctx context.Context, obj runtime.Object) ([]byte, bool, e
 		}
 		printed, isText := cell.(string)
 		switch {
-		case isText && i < len(table.ColumnDefinitions) && table.ColumnDefinitions[i].Name == ageColumn && !created.IsZero() && (printed == before || printed == after):
+		case isText && i < len(table.ColumnDefinitions) && table.ColumnDefinitions[i].Name == ageColumn &&
+			!created.IsZero() && (printed == before || printed == after):
 			binary.BigEndian.PutUint64(text, uint64(created.Unix()))
 			binary.BigEndian.PutUint32(text[rowCreated:], uint32(len(text)))
 			continue

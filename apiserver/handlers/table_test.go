@@ -45,7 +45,8 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 						continue // such a row is printed each time
 					}
 					kept++
-					for _, pause := range []time.Duration{0, 700 * time.Millisecond, 95 * time.Second, 3 * time.Hour, 60 * 24 * time.Hour} {
+					for _, pause := range []time.Duration{0, 700 * time.Millisecond, 95 * time.Second, 3 * time.Hour,
+						60 * 24 * time.Hour} {
 						time.Sleep(pause)
 						got, err := row()
 						if err != nil {
@@ -71,7 +72,8 @@ func TestPrintRow_FollowsTime(t *testing.T) {
 func TestPrintRow_OfAListIsThatOfEachObject(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
-	annotations := map[string]string{"storageclass.kubernetes.io/is-default-class": "true", "ingressclass.kubernetes.io/is-default-class": "true"}
+	annotations := map[string]string{"storageclass.kubernetes.io/is-default-class": "true",
+		"ingressclass.kubernetes.io/is-default-class": "true"}
 	compared, differing := 0, map[string]bool{}
 	for _, r := range s.api.Stored() {
 		if r.IsSubresource() || r.Scope().TableConvertor == nil {
@@ -79,7 +81,8 @@ func TestPrintRow_OfAListIsThatOfEachObject(t *testing.T) {
 		}
 		kind := r.GroupVersionKind()
 		for seed := range int64(20) {
-			list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind + "List"})
+			list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal,
+				Kind: kind.Kind + "List"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,12 +121,15 @@ func TestPrintRow_OfAListIsThatOfEachObject(t *testing.T) {
 	}
 	if want := []string{"FlowSchema.flowcontrol.apiserver.k8s.io", "StorageClass.storage.k8s.io"}; compared < 1000 ||
 		!slices.Equal(slices.Sorted(maps.Keys(differing)), want) {
-		t.Errorf("%d objects were compared, and the lists of %q differ, want %q", compared, slices.Sorted(maps.Keys(differing)), want)
+		t.Errorf("%d objects were compared, and the lists of %q differ, want %q", compared,
+			slices.Sorted(maps.Keys(differing)), want)
 	}
 }
 
 // rowsOf returns the rows of an object or a list, without their objects.
-func rowsOf(t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), of runtime.Object) (rows []string) {
+func rowsOf(
+	t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), of runtime.Object,
+) (rows []string) {
 	t.Helper()
 	table, err := convert(t.Context(), of, &metav1.TableOptions{})
 	if err != nil {
@@ -141,10 +147,14 @@ func rowsOf(t *testing.T, convert func(context.Context, runtime.Object, runtime.
 }
 
 // printed returns the row of an object, of a request for the object and of one for a list.
-func printed(t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error), kind schema.GroupVersionKind, obj runtime.Object) (rows []string) {
+func printed(
+	t *testing.T, convert func(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error),
+	kind schema.GroupVersionKind, obj runtime.Object,
+) (rows []string) {
 	t.Helper()
 	objects := []runtime.Object{obj}
-	if list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal, Kind: kind.Kind + "List"}); err == nil && meta.SetList(list, objects) == nil {
+	if list, err := legacyscheme.Scheme.New(schema.GroupVersionKind{Group: kind.Group, Version: runtime.APIVersionInternal,
+		Kind: kind.Kind + "List"}); err == nil && meta.SetList(list, objects) == nil {
 		objects = append(objects, list)
 	}
 	for _, o := range objects {
@@ -188,7 +198,8 @@ func randomObject(kind schema.GroupVersionKind, seed int64) runtime.Object {
 	var memory runtime.Object
 	func() {
 		defer func() { _ = recover() }() // conversions of values that no API accepts may panic
-		memory, err = legacyscheme.Scheme.ConvertToVersion(obj, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal})
+		memory, err = legacyscheme.Scheme.ConvertToVersion(obj,
+			schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal})
 	}()
 	if err != nil || memory == nil {
 		return nil

@@ -35,10 +35,13 @@ func canStream(w http.ResponseWriter, req *http.Request) bool {
 
 // serveWatch starts a watch and serves it. Where the filters have prepared the request
 // for it (routine.WithRoutine), the watch is served after this handler has returned.
-func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format) {
+func (e *encoded) serveWatch(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, options *internalversion.ListOptions, f format,
+) {
 	timeout := e.watchTimeout(options)
 	klog.FromContext(ctx).V(3).Info("Starting watch", "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
-		"labels", options.LabelSelector, "fields", options.FieldSelector, "timeout", timeout, "audit-ID", audit.GetAuditIDTruncated(ctx))
+		"labels", options.LabelSelector, "fields", options.FieldSelector, "timeout", timeout, "audit-ID",
+		audit.GetAuditIDTruncated(ctx))
 
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	key, selection := e.selection(ctx, options)
@@ -51,7 +54,8 @@ func (e *encoded) serveWatch(ctx context.Context, w http.ResponseWriter, req *ht
 		return
 	}
 	stream := e.newStream(ctx, w, options, f)
-	stream.isCompressed = isWatchList(options) && responsewriters.ContentEncodingSupported(req, features.WatchListCompression) == "gzip"
+	stream.isCompressed = isWatchList(options) &&
+		responsewriters.ContentEncodingSupported(req, features.WatchListCompression) == "gzip"
 	serve := func() {
 		defer cancel()
 		defer events.Close()
@@ -98,7 +102,9 @@ type stream struct {
 	received time.Time
 }
 
-func (e *encoded) newStream(ctx context.Context, w http.ResponseWriter, options *internalversion.ListOptions, f format) *stream {
+func (e *encoded) newStream(
+	ctx context.Context, w http.ResponseWriter, options *internalversion.ListOptions, f format,
+) *stream {
 	gvr := e.resource.scope.Resource
 	received, _ := request.ReceivedTimestampFrom(ctx)
 	return &stream{

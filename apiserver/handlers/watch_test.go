@@ -93,7 +93,8 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 		{"/api/v1/configmaps?watch=1&resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
 		{configMaps + "?watch=1&resourceVersion=1&labelSelector=a%3Db", []string{"ADDED one", "DELETED one"}},
 		{configMaps + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dtwo", []string{"ADDED two"}},
-		{"/api/v1/watch/namespaces/first/configmaps?resourceVersion=1", []string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
+		{"/api/v1/watch/namespaces/first/configmaps?resourceVersion=1",
+			[]string{"ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
 		{"/api/v1/watch/namespaces/first/configmaps/two?resourceVersion=1", []string{"ADDED two"}},
 		{configMaps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
 			[]string{"ADDED zero", "BOOKMARK ", "ADDED one", "MODIFIED one", "ADDED two", "DELETED one"}},
@@ -103,7 +104,8 @@ func TestWatch_EventsEqualUpstreams(t *testing.T) {
 			s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
 			bytes, decoded := s.watch(t, s.bytes, test.path), s.watch(t, s.upstream, test.path)
 			s.create(t, configMaps, `{"metadata":{"name":"one","labels":{"a":"b"}}}`)
-			s.mustDo(t, http.MethodPatch, configMaps+"/one", "application/merge-patch+json", `{"metadata":{"labels":{"a":null}},"data":{"k":"<&>"}}`)
+			s.mustDo(t, http.MethodPatch, configMaps+"/one", "application/merge-patch+json",
+				`{"metadata":{"labels":{"a":null}},"data":{"k":"<&>"}}`)
 			s.create(t, configMaps, `{"metadata":{"name":"two"}}`)
 			s.mustDo(t, http.MethodDelete, configMaps+"/one", "", "")
 
@@ -136,7 +138,8 @@ func TestWatch_IsCompressed(t *testing.T) {
 	} {
 		s := newServer(t, nil)
 		s.create(t, configMaps, `{"metadata":{"name":"zero"}}`)
-		c := call{method: http.MethodGet, path: configMaps + "?watch=1" + test.query, header: map[string]string{"Accept-Encoding": test.accepts}}
+		c := call{method: http.MethodGet, path: configMaps + "?watch=1" + test.query,
+			header: map[string]string{"Accept-Encoding": test.accepts}}
 		var headersOf [2]http.Header
 		var read [2][]string
 		for i, server := range []*httptest.Server{s.upstream, s.bytes} {
@@ -162,7 +165,8 @@ func TestWatch_IsCompressed(t *testing.T) {
 			read[i] = summary(t, first)
 		}
 		if headersOf[1].Get("Content-Encoding") != test.encoding {
-			t.Errorf("%q, accepting %q: the encoding is %q, want %q", test.query, test.accepts, headersOf[1].Get("Content-Encoding"), test.encoding)
+			t.Errorf("%q, accepting %q: the encoding is %q, want %q", test.query, test.accepts,
+				headersOf[1].Get("Content-Encoding"), test.encoding)
 		}
 		if diff := cmp.Diff(headersOf[0], headersOf[1]); diff != "" {
 			t.Errorf("%q, accepting %q: headers (-decoded +bytes):\n%s", test.query, test.accepts, diff)
@@ -182,10 +186,16 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 	}
 	const body = `{"metadata":{"name":"%s","labels":{"a":"b"}},"spec":%s}`
 	for _, resource := range []struct{ path, spec, patch string }{
-		{"/api/v1/namespaces/first/pods", `{"containers":[{"name":"c","image":"i"}]}`, `{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
-		{"/api/v1/namespaces/first/services", `{"clusterIP":"None","ports":[{"port":80}]}`, `{"spec":{"ports":[{"port":81}]}}`},
-		{"/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
-		{"/apis/autoscaling/v2/namespaces/first/horizontalpodautoscalers", `{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`, `{"spec":{"maxReplicas":4}}`},
+		{"/api/v1/namespaces/first/pods", `{"containers":[{"name":"c","image":"i"}]}`,
+			`{"metadata":{"labels":{"a":null},"annotations":{"note":"<&>"}}}`},
+		{"/api/v1/namespaces/first/services", `{"clusterIP":"None","ports":[{"port":80}]}`,
+			`{"spec":{"ports":[{"port":81}]}}`},
+		{"/apis/autoscaling/v1/namespaces/first/horizontalpodautoscalers",
+			`{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`,
+			`{"spec":{"maxReplicas":4}}`},
+		{"/apis/autoscaling/v2/namespaces/first/horizontalpodautoscalers",
+			`{"maxReplicas":3,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}`,
+			`{"spec":{"maxReplicas":4}}`},
 	} {
 		t.Run(resource.path, func(t *testing.T) {
 			s := newServer(t, nil)
@@ -204,8 +214,10 @@ func TestWatch_FormsEqualUpstreams(t *testing.T) {
 				"application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
 				"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
 			} {
-				for _, query := range []string{"", "&labelSelector=a%3Db", "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
-					c := call{method: http.MethodGet, path: resource.path + "?watch=1" + query, header: map[string]string{"Accept": accept}}
+				for _, query := range []string{"", "&labelSelector=a%3Db",
+					"&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+					c := call{method: http.MethodGet, path: resource.path + "?watch=1" + query,
+						header: map[string]string{"Accept": accept}}
 					watches = append(watches, pair{c, c.do(t, s.bytes), c.do(t, s.upstream)})
 				}
 			}
@@ -327,7 +339,9 @@ func TestWatch_TablesAreUpstreams(t *testing.T) {
 	} {
 		t.Run(accept, func(t *testing.T) {
 			t.Parallel()
-			compare(t, s, call{method: http.MethodGet, path: configMaps + "?watch=1&timeoutSeconds=1", header: map[string]string{"Accept": accept}})
+			compare(t, s,
+				call{method: http.MethodGet, path: configMaps + "?watch=1&timeoutSeconds=1",
+					header: map[string]string{"Accept": accept}})
 		})
 	}
 }

@@ -31,7 +31,8 @@ import (
 
 // writes are sent in order, in one namespace of each of the two servers.
 var writes = []call{
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c","annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"1"}}`},
+	{method: http.MethodPost, path: "/configmaps",
+		body: `{"metadata":{"name":"c","annotations":{"text":"<&>\u2028\"\\"}},"data":{"n":"1"}}`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"c"}}`},
 	{method: http.MethodPost, path: "/configmaps?dryRun=All", body: `{"metadata":{"name":"dry"}}`},
 	{method: http.MethodPost, path: "/configmaps?pretty=true", body: `{"metadata":{"name":"indented"}}`},
@@ -39,20 +40,33 @@ var writes = []call{
 		header: map[string]string{"Content-Type": "application/merge-patch+json", "User-Agent": "curl/8"}},
 	{method: http.MethodPut, path: "/configmaps/indented", body: `{"metadata":{"name":"indented"}}`,
 		header: map[string]string{"Accept": "application/json;pretty=1"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-yaml"}}`, header: map[string]string{"Accept": "application/yaml"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-table"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"huge"},"data":{"text":"` + strings.Repeat("abc ", 50_000) + `"}}`, header: map[string]string{"Accept-Encoding": "gzip"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-yaml"}}`,
+		header: map[string]string{"Accept": "application/yaml"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-table"}}`,
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps",
+		body:   `{"metadata":{"name":"huge"},"data":{"text":"` + strings.Repeat("abc ", 50_000) + `"}}`,
+		header: map[string]string{"Accept-Encoding": "gzip"}},
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`},
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"n":"2"}}`}, // changes nothing
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"1"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"2"}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"b"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPost, path: "/pods", body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
-	{method: http.MethodPatch, path: "/pods/p/status", body: `{"status":{"phase":"Running"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"1"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":{"m":"2"}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"b"}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPost, path: "/pods",
+		body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
+	{method: http.MethodPatch, path: "/pods/p/status", body: `{"status":{"phase":"Running"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
 	{method: http.MethodPost, path: "/pods/p/binding", body: `{"target":{"kind":"Node","name":"n"}}`},
-	{method: http.MethodPost, path: "/services", body: `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`},
-	{method: http.MethodPost, path: "/replicationcontrollers", body: `{"metadata":{"name":"r"},"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`},
-	{method: http.MethodPatch, path: "/replicationcontrollers/r/scale", body: `{"spec":{"replicas":3}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPost, path: "/services",
+		body: `{"metadata":{"name":"s"},"spec":{"clusterIP":"None","ports":[{"port":80}]}}`},
+	{method: http.MethodPost, path: "/replicationcontrollers",
+		body: `{"metadata":{"name":"r"},"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`},
+	{method: http.MethodPatch, path: "/replicationcontrollers/r/scale", body: `{"spec":{"replicas":3}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
 	{method: http.MethodPost, path: "/secrets", body: `{"metadata":{"generateName":"made-"},"stringData":{"k":"v"}}`},
 
 	// What is refused, or answered with a warning.
@@ -60,25 +74,39 @@ var writes = []call{
 	{method: http.MethodPost, path: "/configmaps", body: `[]`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"kind":"Pod","apiVersion":"v1"}`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"c"}}`},
-	{method: http.MethodPost, path: "/configmaps", body: `a: b: c`, header: map[string]string{"Content-Type": "application/yaml"}},
-	{method: http.MethodPost, path: "/configmaps", body: "metadata: {name: yaml}\nunknown: 1\ndata: {a: b, a: c}\n", header: map[string]string{"Content-Type": "application/yaml"}},
-	{method: http.MethodPost, path: "/configmaps", body: `not protobuf`, header: map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}},
+	{method: http.MethodPost, path: "/configmaps", body: `a: b: c`,
+		header: map[string]string{"Content-Type": "application/yaml"}},
+	{method: http.MethodPost, path: "/configmaps", body: "metadata: {name: yaml}\nunknown: 1\ndata: {a: b, a: c}\n",
+		header: map[string]string{"Content-Type": "application/yaml"}},
+	{method: http.MethodPost, path: "/configmaps", body: `not protobuf`,
+		header: map[string]string{"Content-Type": "application/vnd.kubernetes.protobuf"}},
 	{method: http.MethodPost, path: "/configmaps", body: `{}`, header: map[string]string{"Content-Type": "text/plain"}},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"elsewhere","namespace":"default"}}`},
 	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"Not valid"}}`},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"odd","generation":5,"selfLink":"/x"},"datum":{},"data":{"a":"1","a":"2"}}`},
-	{method: http.MethodPost, path: "/configmaps?fieldValidation=Strict", body: `{"metadata":{"name":"strict"},"datum":{}}`},
-	{method: http.MethodPost, path: "/configmaps?fieldValidation=Ignore", body: `{"metadata":{"name":"ignored"},"datum":{}}`},
+	{method: http.MethodPost, path: "/configmaps",
+		body: `{"metadata":{"name":"odd","generation":5,"selfLink":"/x"},"datum":{},"data":{"a":"1","a":"2"}}`},
+	{method: http.MethodPost, path: "/configmaps?fieldValidation=Strict",
+		body: `{"metadata":{"name":"strict"},"datum":{}}`},
+	{method: http.MethodPost, path: "/configmaps?fieldValidation=Ignore",
+		body: `{"metadata":{"name":"ignored"},"datum":{}}`},
 	{method: http.MethodPost, path: "/configmaps?fieldValidation=Maybe", body: `{"metadata":{"name":"maybe"}}`},
 	{method: http.MethodPost, path: "/configmaps?dryRun=Some", body: `{"metadata":{"name":"some"}}`},
-	{method: http.MethodPost, path: "/configmaps?fieldManager=" + strings.Repeat("m", 129), body: `{"metadata":{"name":"managed"}}`},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"owned","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"q","uid":"1"}]}}`},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-object-table"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps?includeObject=Object", body: `{"metadata":{"name":"included"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps?includeObject=None", body: `{"metadata":{"name":"left-out"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1beta1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps?includeObject=Some", body: `{"metadata":{"name":"wrong"}}`, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"partial"}}`, header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"partials"}}`, header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps?fieldManager=" + strings.Repeat("m", 129),
+		body: `{"metadata":{"name":"managed"}}`},
+	{method: http.MethodPost, path: "/configmaps",
+		body: `{"metadata":{"name":"owned","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"q","uid":"1"}]}}`},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"asked-as-object-table"}}`,
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps?includeObject=Object", body: `{"metadata":{"name":"included"}}`,
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps?includeObject=None", body: `{"metadata":{"name":"left-out"}}`,
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1beta1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps?includeObject=Some", body: `{"metadata":{"name":"wrong"}}`,
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"partial"}}`,
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodPost, path: "/configmaps", body: `{"metadata":{"name":"partials"}}`,
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}},
 	{method: http.MethodPut, path: "/configmaps/none", body: `{"metadata":{"name":"none"}}`},
 	{method: http.MethodPut, path: "/configmaps/none", body: `{"metadata":{"name":"none","uid":"1"}}`},
 	{method: http.MethodPut, path: "/configmaps/none", body: `{"metadata":{"name":"none","resourceVersion":"1"}}`},
@@ -87,40 +115,85 @@ var writes = []call{
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c","resourceVersion":"1"}}`},
 	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c","uid":"1"}}`},
 	{method: http.MethodPut, path: "/configmaps/c?fieldValidation=Strict", body: `{"metadata":{"name":"c"},"datum":{}}`},
-	{method: http.MethodPut, path: "/configmaps/c", body: `{"metadata":{"name":"c","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},"datum":{}}`},
-	{method: http.MethodPatch, path: "/configmaps/none", body: `{}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `[]`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":[1]}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"datum":{},"data":{"a":"1","a":"2"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c?fieldValidation=Strict", body: `{"datum":{},"data":{"a":"1","a":"2"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":{"name":"wrong"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":null}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":{"managedFields":[]}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c?dryRun=All", body: `{"data":{"dry":"1"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c?force=true", body: `{"data":{"dry":"1"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"add","path":"/data/x","value":"1"},{"op":"test","path":"/data/x","value":"1","more":1}]`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c?fieldValidation=Strict", body: `[{"op":"add","path":"/datum","value":"1","more":1}]`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"test","path":"/data/x","value":"2"}]`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"wish","path":"/data/x"}]`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `{}`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"remove","path":"/metadata/managedFields/0"}]`, header: map[string]string{"Content-Type": "application/json-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":[{"name":"c","image":"j"}]}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":[{"image":"j"}]}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":"c"}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"container":1,"activeDeadlineSeconds":"x"}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p?fieldValidation=Strict", body: `{"spec":{"container":1}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"container":1,"container":2},"metadata":{"labels":{"a":"b"}}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/pods/p", body: `{"metadata":{"$patch":"wish"}}`, header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
-	{method: http.MethodPatch, path: "/configmaps/applied", body: `{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"c"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"c"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"c"},"datum":1}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true", body: "apiVersion: v1\nkind: ConfigMap\ndata: {a: d, a: e}\n", header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true&fieldValidation=Strict", body: "apiVersion: v1\nkind: ConfigMap\ndata: {a: d, a: e}\n", header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `{"apiVersion":"v2","kind":"ConfigMap","data":{"a":"c"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"managedFields":[{}]}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied-with-uid?fieldManager=me", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied-with-uid","uid":"1"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
-	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `a: [`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPut, path: "/configmaps/c",
+		body: `{"metadata":{"name":"c","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},"datum":{}}`},
+	{method: http.MethodPatch, path: "/configmaps/none", body: `{}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `[]`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"data":[1]}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"datum":{},"data":{"a":"1","a":"2"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c?fieldValidation=Strict", body: `{"datum":{},"data":{"a":"1","a":"2"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":{"name":"wrong"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":null}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{"metadata":{"managedFields":[]}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c?dryRun=All", body: `{"data":{"dry":"1"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c?force=true", body: `{"data":{"dry":"1"}}`,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c",
+		body:   `[{"op":"add","path":"/data/x","value":"1"},{"op":"test","path":"/data/x","value":"1","more":1}]`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c?fieldValidation=Strict",
+		body:   `[{"op":"add","path":"/datum","value":"1","more":1}]`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"test","path":"/data/x","value":"2"}]`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"wish","path":"/data/x"}]`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `{}`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/c", body: `[{"op":"remove","path":"/metadata/managedFields/0"}]`,
+		header: map[string]string{"Content-Type": "application/json-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":[{"name":"c","image":"j"}]}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":[{"image":"j"}]}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"containers":"c"}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p", body: `{"spec":{"container":1,"activeDeadlineSeconds":"x"}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p?fieldValidation=Strict", body: `{"spec":{"container":1}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p",
+		body:   `{"spec":{"container":1,"container":2},"metadata":{"labels":{"a":"b"}}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/pods/p", body: `{"metadata":{"$patch":"wish"}}`,
+		header: map[string]string{"Content-Type": "application/strategic-merge-patch+json"}},
+	{method: http.MethodPatch, path: "/configmaps/applied",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"c"}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"c"}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"a":"c"},"datum":1}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true",
+		body:   "apiVersion: v1\nkind: ConfigMap\ndata: {a: d, a: e}\n",
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=them&force=true&fieldValidation=Strict",
+		body:   "apiVersion: v1\nkind: ConfigMap\ndata: {a: d, a: e}\n",
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me",
+		body:   `{"apiVersion":"v2","kind":"ConfigMap","data":{"a":"c"}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"managedFields":[{}]}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied-with-uid?fieldManager=me",
+		body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied-with-uid","uid":"1"}}`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+	{method: http.MethodPatch, path: "/configmaps/applied?fieldManager=me", body: `a: [`,
+		header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
 
 	{method: http.MethodDelete, path: "/configmaps/none"},
 	{method: http.MethodDelete, path: "/configmaps/c?dryRun=All"},
@@ -137,21 +210,27 @@ var writes = []call{
 		header: map[string]string{"Content-Type": "application/merge-patch+json"}},
 	{method: http.MethodDelete, path: "/configmaps/c", body: `{"orphanDependents":true}`},
 	{method: http.MethodDelete, path: "/pods/p", body: `{"orphanDependents":false,"gracePeriodSeconds":5}`},
-	{method: http.MethodDelete, path: "/pods/p?gracePeriodSeconds=0", header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodDelete, path: "/pods/p?gracePeriodSeconds=0",
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
 	{method: http.MethodDelete, path: "/configmaps?fieldSelector=spec.x=1"},
 	{method: http.MethodDelete, path: "/configmaps?labelSelector=,,"},
 	{method: http.MethodDelete, path: "/configmaps?resourceVersionMatch=Exact"},
 	{method: http.MethodDelete, path: "/configmaps", body: `{"ignoreStoreReadErrorWithClusterBreakingPotential":true}`},
-	{method: http.MethodDelete, path: "/configmaps?fieldSelector=metadata.name=owned", header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodDelete, path: "/configmaps?labelSelector=a=b", header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io"}},
-	{method: http.MethodDelete, path: "/configmaps?fieldSelector=metadata.name=partial", header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
-	{method: http.MethodDelete, path: "/configmaps?dryRun=All", header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodDelete, path: "/configmaps?fieldSelector=metadata.name=owned",
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodDelete, path: "/configmaps?labelSelector=a=b",
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io"}},
+	{method: http.MethodDelete, path: "/configmaps?fieldSelector=metadata.name=partial",
+		header: map[string]string{"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
+	{method: http.MethodDelete, path: "/configmaps?dryRun=All",
+		header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}},
 	{method: http.MethodDelete, path: "/configmaps"},
 	{method: http.MethodDelete, path: "/configmaps"},
 }
 
 // given matches values that differ from one object to another.
-var given = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\\+"(resourceVersion|creationTimestamp|time)\\+":\\+"[^"]+"|"(uid|resourceVersion|creationTimestamp|time)":\s?"[^"]+"|made-\w+|(?m)^(\s*)(uid|resourceVersion|creationTimestamp|time|- ?time): .*$`)
+var given = regexp.MustCompile(
+	`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\\+"(resourceVersion|creationTimestamp|time)\\+":\\+"[^"]+"|"(uid|resourceVersion|creationTimestamp|time)":\s?"[^"]+"|made-\w+|(?m)^(\s*)(uid|resourceVersion|creationTimestamp|time|- ?time): .*$`)
 
 // TestWrite_AnswersAsUpstream: the answer to a write equals that of upstream's handlers: status,
 // headers with their warnings, and every byte of the body except values that are the object's own.
@@ -189,7 +268,8 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 	last := ""
 	for i, c := range []call{
 		{method: http.MethodPost, path: "/api/v1/namespaces/first/configmaps", body: `{"metadata":{"name":"c"}}`},
-		{method: http.MethodPut, path: "/api/v1/namespaces/first/configmaps/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
+		{method: http.MethodPut, path: "/api/v1/namespaces/first/configmaps/c",
+			body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
 	} {
 		_, answered := c.answer(t, s.bytes)
 		_, read := (call{method: http.MethodGet, path: "/api/v1/namespaces/first/configmaps/c"}).answer(t, s.upstream)
@@ -198,7 +278,8 @@ func TestEncodedWrite_HasTheRevisionOfItsWrite(t *testing.T) {
 		}
 		last = answered
 	}
-	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false, "namespaces": true, "namespaces/finalize": true, "replicationcontrollers/scale": false, "services": false} {
+	for path, want := range map[string]bool{"configmaps": true, "pods": true, "pods/status": true, "pods/binding": false,
+		"namespaces": true, "namespaces/finalize": true, "replicationcontrollers/scale": false, "services": false} {
 		if got := s.api.Resource(schema.GroupVersion{Version: "v1"}, path).WritesFromBytes(); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}
@@ -242,7 +323,8 @@ func TestEncodedWrite_AnswersTheStoredBytes(t *testing.T) {
 		{call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"c"}}`}, 0},
 		{call{method: http.MethodPut, path: configMaps + "/c", body: `{"metadata":{"name":"c"},"data":{"a":"b"}}`}, 0},
 		// The patch is applied to the encoded object.
-		{call{method: http.MethodPatch, path: configMaps + "/c", body: `{"data":{"a":"c"}}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}}, 1},
+		{call{method: http.MethodPatch, path: configMaps + "/c", body: `{"data":{"a":"c"}}`,
+			header: map[string]string{"Content-Type": "application/merge-patch+json"}}, 1},
 	} {
 		resp, body := test.call.answer(t, server)
 		if got := encoded.Swap(0); resp.StatusCode >= 300 || got != test.encoded {
@@ -278,7 +360,9 @@ func TestWrite_EndsAtItsDeadline(t *testing.T) {
 	object := `{"metadata":{"name":"slow"},"data":{"a":"b"}}`
 	for _, c := range []call{
 		{method: http.MethodPost, path: configMaps, body: object},
-		{method: http.MethodPatch, path: configMaps + "/slow?fieldManager=m", body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"slow"}}`, header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
+		{method: http.MethodPatch, path: configMaps + "/slow?fieldManager=m",
+			body:   `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"slow"}}`,
+			header: map[string]string{"Content-Type": "application/apply-patch+yaml"}},
 	} {
 		answers := map[string]string{}
 		for name, handler := range map[string]http.Handler{"ours": ours, "upstream": upstream} {
@@ -296,7 +380,8 @@ func TestWrite_EndsAtItsDeadline(t *testing.T) {
 			t.Errorf("%s %s: %v", c.method, c.path, answers)
 		}
 	}
-	if got, _ := (call{method: http.MethodGet, path: configMaps + "/slow"}).answer(t, s.bytes); got.StatusCode != http.StatusNotFound {
+	if got, _ := (call{method: http.MethodGet, path: configMaps + "/slow"}).answer(t,
+		s.bytes); got.StatusCode != http.StatusNotFound {
 		t.Errorf("the object is there: %d", got.StatusCode)
 	}
 }
@@ -320,7 +405,8 @@ func (admitAll) Validate(context.Context, admission.Attributes, admission.Object
 func BenchmarkCreate(b *testing.B) {
 	s := newAdmittingServer(b, nil, admitAll{})
 	ours := s.handler(s.serving)
-	variants := map[string]http.Handler{"upstream": apitest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours, "small-stack": ours}
+	variants := map[string]http.Handler{"upstream": apitest.WithContext(s.api.UpstreamWrites(), someone), "ours": ours,
+		"small-stack": ours}
 	const batch = 20
 	used, created := map[string]int64{}, 0
 	for b.Loop() {
@@ -341,8 +427,10 @@ func BenchmarkCreate(b *testing.B) {
 // createOnGoroutine creates a Pod on a fresh goroutine, as the timeout filter does.
 func createOnGoroutine(b *testing.B, handler http.Handler, name string, grow bool) {
 	b.Helper()
-	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`, name)
-	req := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/v1/namespaces/first/pods", strings.NewReader(body))
+	body := fmt.Sprintf(
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}]},{"name":"d","image":"i"}]}}`, name)
+	req := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/api/v1/namespaces/first/pods",
+		strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	done := make(chan struct{})
@@ -435,7 +523,8 @@ func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	}
 	for verb, write := range map[string]func() error{
 		"patch": func() error {
-			_, err := maps.Patch(t.Context(), one.Name, types.MergePatchType, []byte(`{"data":{"a":"1"}}`), metav1.PatchOptions{})
+			_, err := maps.Patch(t.Context(), one.Name, types.MergePatchType, []byte(`{"data":{"a":"1"}}`),
+				metav1.PatchOptions{})
 			return err
 		},
 		"update": func() error {
@@ -458,8 +547,10 @@ func TestUnknownOutcome_IsNotRetriedByClients(t *testing.T) {
 	// The client repeats a write that was not begun, and it succeeds.
 	before := stored()
 	driver.commits, driver.failures = 0, []failure{{err: sqlstore.ErrUnavailable}}
-	if _, err := maps.Create(t.Context(), generated, metav1.CreateOptions{}); err != nil || driver.commits != 2 || stored() != before+1 {
-		t.Errorf("create while the database is unavailable: %v, %d commits, %d objects more", err, driver.commits, stored()-before)
+	if _, err := maps.Create(t.Context(), generated, metav1.CreateOptions{}); err != nil || driver.commits != 2 ||
+		stored() != before+1 {
+		t.Errorf("create while the database is unavailable: %v, %d commits, %d objects more", err, driver.commits,
+			stored()-before)
 	}
 	driver.failures = []failure{{err: sqlstore.ErrUnavailable}}
 	resp, body := call{method: http.MethodPost, path: configMaps, body: `{"metadata":{"name":"x"}}`}.answer(t, s.bytes)
@@ -489,13 +580,17 @@ func TestWrite_RecordsSubresourceAndManager(t *testing.T) {
 	}{
 		{http.MethodPost, deployments, `{"metadata":{"name":"web"},"spec":{"replicas":1,"selector":{"matchLabels":{"a":"b"}},
 "template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`,
-			map[string]string{"User-Agent": "kubectl/v1.37.2 (linux/amd64)"}, sqlstore.Author{Verb: "create", Manager: "kubectl"}},
+			map[string]string{"User-Agent": "kubectl/v1.37.2 (linux/amd64)"},
+			sqlstore.Author{Verb: "create", Manager: "kubectl"}},
 		{http.MethodPatch, web + "/scale", `{"spec":{"replicas":3}}`,
-			map[string]string{"Content-Type": merge, "User-Agent": "scaler/1"}, sqlstore.Author{Verb: "patch", Subresource: "scale", Manager: "scaler"}},
+			map[string]string{"Content-Type": merge, "User-Agent": "scaler/1"},
+			sqlstore.Author{Verb: "patch", Subresource: "scale", Manager: "scaler"}},
 		{http.MethodPatch, web + "/status?fieldManager=me", `{"status":{"replicas":3}}`,
 			map[string]string{"Content-Type": merge}, sqlstore.Author{Verb: "patch", Subresource: "status", Manager: "me"}},
-		{http.MethodPatch, web + "?fieldManager=applier", `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","labels":{"x":"y"}}}`,
-			map[string]string{"Content-Type": "application/apply-patch+yaml"}, sqlstore.Author{Verb: "apply", Manager: "applier"}},
+		{http.MethodPatch, web + "?fieldManager=applier",
+			`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","labels":{"x":"y"}}}`,
+			map[string]string{"Content-Type": "application/apply-patch+yaml"},
+			sqlstore.Author{Verb: "apply", Manager: "applier"}},
 		{http.MethodPut, web + "/scale?fieldManager=putter",
 			`{"metadata":{"name":"web","namespace":"first"},"spec":{"replicas":4}}`, nil,
 			sqlstore.Author{Verb: "update", Subresource: "scale", Manager: "putter"}},

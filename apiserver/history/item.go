@@ -41,7 +41,8 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 		Revision: c.Revision, Time: metav1.MicroTime{Time: c.Time},
 		Who: c.Author.User, RealUser: c.Author.RealUser, Verb: c.Author.Verb, Subresource: c.Author.Subresource,
 		Manager: c.Author.Manager, AuditID: c.Author.AuditID,
-		Object: ObjectReference{Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name, UID: c.New.UID},
+		Object: ObjectReference{Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name,
+			UID: c.New.UID},
 	}
 	var before, after []byte
 	var err error

@@ -135,8 +135,8 @@ type continueToken struct {
 	Version string `json:"v"`
 	// Revision is the last one of the list, that of its first page.
 	Revision int64 `json:"rv"`
-	// After is the last revision that the pages before have examined, or that of the moment since if Before is not 0; at the
-	// end of the list it is Revision.
+	// After is the last revision that the pages before have examined, or that of the moment since if Before is not 0; at
+	// the end of the list it is Revision.
 	After int64 `json:"after"`
 	// Before is the earliest revision that the pages before have examined, if the newest changes are first; else 0.
 	Before int64 `json:"before,omitempty"`
@@ -204,7 +204,8 @@ func (s *Storage) read(ctx context.Context, chosen *chosen, at *continueToken, l
 		return err
 	}
 	for examined := 0; examined < mostExamined; {
-		chosen.query.After, chosen.query.Before, chosen.query.Size, chosen.query.Limit = at.After, at.Before, readBytes, readChanges
+		chosen.query.After, chosen.query.Before, chosen.query.Size, chosen.query.Limit = at.After, at.Before, readBytes,
+			readChanges
 		found, err := s.config.Driver.Changes(ctx, chosen.query)
 		if err != nil {
 			return changes.APIError(err)
@@ -248,7 +249,9 @@ func (s *Storage) read(ctx context.Context, chosen *chosen, at *continueToken, l
 }
 
 // begin returns where the list of the options begins.
-func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.State, histories []sqlstore.History) (continueToken, error) {
+func begin(
+	options *internalversion.ListOptions, chosen *chosen, state sqlstore.State, histories []sqlstore.History,
+) (continueToken, error) {
 	at := continueToken{Version: groupVersion.String(), Revision: state.Revision, Epoch: state.Epoch}
 	asked, err := storage.APIObjectVersioner{}.ParseResourceVersion(options.ResourceVersion)
 	if err != nil {
@@ -272,7 +275,9 @@ func begin(options *internalversion.ListOptions, chosen *chosen, state sqlstore.
 }
 
 // bound moves the ends of a list to the moments that are chosen.
-func (s *Storage) bound(ctx context.Context, at *continueToken, chosen *chosen, histories []sqlstore.History) (err error) {
+func (s *Storage) bound(
+	ctx context.Context, at *continueToken, chosen *chosen, histories []sqlstore.History,
+) (err error) {
 	if err := chosen.check(); err != nil {
 		return err
 	}
@@ -297,7 +302,8 @@ func resume(token string, state sqlstore.State) (at continueToken, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &at)
 	}
-	if err != nil || at.Version != groupVersion.String() || at.After < 0 || at.After > at.Revision || at.Before < 0 || at.Before > at.Revision+1 {
+	if err != nil || at.Version != groupVersion.String() || at.After < 0 || at.After > at.Revision || at.Before < 0 ||
+		at.Before > at.Revision+1 {
 		return at, apierrors.NewBadRequest("the continue parameter is not one of a list of changes")
 	}
 	if at.Epoch != state.Epoch || at.Revision > state.Revision {
@@ -307,7 +313,8 @@ func resume(token string, state sqlstore.State) (at continueToken, err error) {
 }
 
 func expiredPage() error {
-	return apierrors.NewResourceExpired("changes of the remaining pages were deleted since the first page: begin a new list")
+	return apierrors.NewResourceExpired(
+		"changes of the remaining pages were deleted since the first page: begin a new list")
 }
 
 func (t *continueToken) encode() string {
@@ -341,7 +348,9 @@ type chosen struct {
 	nothing bool
 }
 
-func (s *Storage) choose(ctx context.Context, options *internalversion.ListOptions, histories []sqlstore.History) chosen {
+func (s *Storage) choose(
+	ctx context.Context, options *internalversion.ListOptions, histories []sqlstore.History,
+) chosen {
 	c := chosen{fields: options.FieldSelector, labels: options.LabelSelector, withoutStatus: true}
 	if c.fields == nil {
 		c.fields = fields.Everything()
@@ -387,7 +396,8 @@ func (c *chosen) resource(histories []sqlstore.History) (of *sqlstore.Resource, 
 // concerns reports whether changes of a resource can be selected.
 func (c *chosen) concerns(h *sqlstore.History) bool {
 	for _, r := range c.fields.Requirements() {
-		is, known := map[string]bool{"object.group": h.Group == r.Value, "object.resource": h.Resource.Resource == r.Value}[r.Field]
+		is, known := map[string]bool{"object.group": h.Group == r.Value,
+			"object.resource": h.Resource.Resource == r.Value}[r.Field]
 		if known && is == (r.Operator == selection.NotEquals) {
 			return false
 		}
@@ -398,7 +408,8 @@ func (c *chosen) concerns(h *sqlstore.History) bool {
 // selects reports whether a change is selected.
 func (c *chosen) selects(change *sqlstore.Change) bool {
 	key := change.New.Key
-	if changes.IsInternal(key) || c.withoutStatus && change.Author.Subresource == "status" || !c.labels.Matches(labels.Set{}) {
+	if changes.IsInternal(key) || c.withoutStatus && change.Author.Subresource == "status" ||
+		!c.labels.Matches(labels.Set{}) {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
@@ -437,7 +448,9 @@ func (c *chosen) check() error {
 // revisionAt returns the revision of a moment: the last one whose time is not after it. It fails with
 // the code 410 if changes of the selected resources after the moment are deleted, or if they are older
 // than the namespace or the definition, and so not to be seen.
-func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History) (int64, error) {
+func (s *Storage) revisionAt(
+	ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History,
+) (int64, error) {
 	revision, err := s.config.Revision(ctx, moment)
 	if err != nil {
 		return 0, err
@@ -464,7 +477,9 @@ func (s *Storage) revisionAt(ctx context.Context, moment string, chosen *chosen,
 
 // withinNamespace fails with the code 410 if the request is for a namespace that did not exist yet at a
 // moment, and its user does not see all of what is selected in one that had its name before.
-func (s *Storage) withinNamespace(ctx context.Context, rights *changes.Rights, moment string, revision int64, chosen *chosen) error {
+func (s *Storage) withinNamespace(
+	ctx context.Context, rights *changes.Rights, moment string, revision int64, chosen *chosen,
+) error {
 	namespace := request.NamespaceValue(ctx)
 	if namespace == "" {
 		return nil
@@ -479,9 +494,12 @@ func (s *Storage) withinNamespace(ctx context.Context, rights *changes.Rights, m
 	return createdAfter("the namespace "+namespace, moment, created)
 }
 
-// withinDefinition fails with the code 410 if the user of a request may list one of the selected resources, and does not see changes of
-// it after a moment, because they are of a definition that was deleted and created again.
-func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, moment string, revision int64, q sqlstore.ChangesQuery, selected []sqlstore.History) error {
+// withinDefinition fails with the code 410 if the user of a request may list one of the selected resources, and does
+// not see changes of it after a moment, because they are of a definition that was deleted and created again.
+func (s *Storage) withinDefinition(
+	ctx context.Context, rights *changes.Rights, moment string, revision int64, q sqlstore.ChangesQuery,
+	selected []sqlstore.History,
+) error {
 	for i := range selected {
 		of := selected[i].Resource
 		hidden, err := rights.HiddenBefore(ctx, of, request.NamespaceValue(ctx))
@@ -492,7 +510,8 @@ func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, 
 			continue
 		}
 		// Not of one name: whether there was an object is not told.
-		found, err := s.config.Driver.Changes(ctx, sqlstore.ChangesQuery{Of: &of, Namespaces: q.Namespaces, Before: hidden, Kept: true, KeysOnly: true, Limit: 1})
+		found, err := s.config.Driver.Changes(ctx,
+			sqlstore.ChangesQuery{Of: &of, Namespaces: q.Namespaces, Before: hidden, Kept: true, KeysOnly: true, Limit: 1})
 		if err != nil {
 			return changes.APIError(err)
 		}
@@ -504,5 +523,6 @@ func (s *Storage) withinDefinition(ctx context.Context, rights *changes.Rights, 
 }
 
 func createdAfter(what, moment string, created int64) error {
-	return apierrors.NewResourceExpired(what + " was created after " + moment + ": the earliest moment is revision " + strconv.FormatInt(created, 10))
+	return apierrors.NewResourceExpired(what + " was created after " + moment + ": the earliest moment is revision " +
+		strconv.FormatInt(created, 10))
 }

@@ -57,8 +57,10 @@ func pick[T any](l *chronicle, of ...T) T { return of[l.random.IntN(len(of))] }
 // write makes a random change. Changes may have one time.
 func (l *chronicle) write() {
 	l.Helper()
-	key := sqlstore.Key{Namespace: pick(l, "shop", "bank", "", "default"), Group: pick(l, "", "apps"), Resource: pick(l, "a", "b"), Name: pick(l, "x", "y")}
-	author := sqlstore.Author{User: pick(l, "alice", "bob"), Verb: pick(l, "patch", "apply"), Subresource: pick(l, "", "", "status", "scale")}
+	key := sqlstore.Key{Namespace: pick(l, "shop", "bank", "", "default"), Group: pick(l, "", "apps"),
+		Resource: pick(l, "a", "b"), Name: pick(l, "x", "y")}
+	author := sqlstore.Author{User: pick(l, "alice", "bob"), Verb: pick(l, "patch", "apply"),
+		Subresource: pick(l, "", "", "status", "scale")}
 	w := sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u", Author: author, Value: []byte(`{"kind":"Thing"}`)}
 	old, _, err := l.driver.Get(l.Context(), key)
 	if err == nil {
@@ -90,9 +92,13 @@ func (l *chronicle) listing() listing {
 		name string
 		of   func(made) string
 	}{
-		{"object.group", func(m made) string { return m.Group }}, {"object.resource", func(m made) string { return m.Resource }},
+		{"object.group", func(m made) string {
+			return m.Group
+		}}, {"object.resource", func(m made) string { return m.Resource }},
 		{"object.name", func(m made) string { return m.Name }}, {"who", func(m made) string { return m.author.User }},
-		{"verb", func(m made) string { return m.author.Verb }}, {"subresource", func(m made) string { return m.author.Subresource }},
+		{"verb", func(m made) string {
+			return m.author.Verb
+		}}, {"subresource", func(m made) string { return m.author.Subresource }},
 		{"metadata.namespace", func(m made) string { return cmp.Or(m.Namespace, "default") }},
 		{"metadata.name", func(m made) string { return strconv.FormatInt(m.revision, 10) }},
 	} {
@@ -126,7 +132,10 @@ func (l *chronicle) listing() listing {
 	}
 	r.selector = strings.Join(terms, ",")
 	r.selects = func(m made) bool {
-		return (withStatus || m.author.Subresource != "status") && !slices.ContainsFunc(tests, func(test func(made) bool) bool { return !test(m) })
+		return (withStatus || m.author.Subresource != "status") &&
+			!slices.ContainsFunc(tests, func(test func(made) bool) bool {
+				return !test(m)
+			})
 	}
 	return r
 }
@@ -138,7 +147,8 @@ func (l *chronicle) page(r listing, limit int64, token string) (*ChangeList, err
 	if err != nil {
 		l.Fatal(err)
 	}
-	list, err := l.storage.List(as(l.Context(), "admin", r.namespace), &internalversion.ListOptions{FieldSelector: selector, Limit: limit, Continue: token})
+	list, err := l.storage.List(as(l.Context(), "admin", r.namespace),
+		&internalversion.ListOptions{FieldSelector: selector, Limit: limit, Continue: token})
 	if err != nil {
 		return nil, err
 	}
@@ -153,9 +163,9 @@ func describeAll[T any](items []T, revision func(T) int64) string {
 	return strings.Join(all, " ")
 }
 
-// The pages of a list together are exactly what its selectors select of the changes that there were at its first page: in order,
-// each once, whatever the pages' size, and whatever is written between them. Whether changes are deleted meanwhile, the pages
-// are whole or say that they are not.
+// The pages of a list together are exactly what its selectors select of the changes that there were at its first page:
+// in order, each once, whatever the pages' size, and whatever is written between them. Whether changes are deleted
+// meanwhile, the pages are whole or say that they are not.
 func TestList_PagesAreWholeOrSaySo(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -204,7 +214,9 @@ func TestList_PagesAreWholeOrSaySo(t *testing.T) {
 			}
 			if deletes && l.random.IntN(2) == 0 {
 				of := pick(l, l.all...).Key.Of()
-				_, _, _ = l.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: of, UpTo: l.random.Int64N(l.all[len(l.all)-1].revision), Limit: 1 << 20}) // a model does not fail
+				// a model does not fail
+				_, _, _ = l.driver.DeleteHistory(t.Context(),
+					sqlstore.Deletion{Of: of, UpTo: l.random.Int64N(l.all[len(l.all)-1].revision), Limit: 1 << 20})
 			}
 		}
 		found := describeAll(got, func(c Change) int64 { return c.Revision })
@@ -221,8 +233,11 @@ func TestList_PagesAreWholeOrSaySo(t *testing.T) {
 			t.Errorf("%q in %q: %s, want %s", r.selector, r.namespace, found, wanted)
 		}
 		for _, item := range got {
-			j, known := slices.BinarySearchFunc(l.all, item.Revision, func(m made, revision int64) int { return int(m.revision - revision) })
-			if m := l.all[j]; !known || item.Who != m.author.User || item.Replaces != m.replaces || item.Object.Name != m.Name || item.Namespace != cmp.Or(m.Namespace, "default") {
+			j, known := slices.BinarySearchFunc(l.all, item.Revision, func(m made, revision int64) int {
+				return int(m.revision - revision)
+			})
+			if m := l.all[j]; !known || item.Who != m.author.User || item.Replaces != m.replaces || item.Object.Name != m.Name ||
+				item.Namespace != cmp.Or(m.Namespace, "default") {
 				t.Errorf("%+v is not %+v", item, m)
 			}
 		}
@@ -235,8 +250,8 @@ func TestList_PagesAreWholeOrSaySo(t *testing.T) {
 	}
 }
 
-// isLeft reports whether a list without since lacks only what retention has deleted: it begins, or ends if the newest are first,
-// with what is left.
+// isLeft reports whether a list without since lacks only what retention has deleted: it begins, or ends if the newest
+// are first, with what is left.
 func (l *chronicle) isLeft(r listing, found string, want []made) bool {
 	if strings.Contains(r.selector, "since=") {
 		return false
@@ -257,7 +272,8 @@ func (l *chronicle) isLeft(r listing, found string, want []made) bool {
 	})
 }
 
-// A moment that the history does not cover is 410, and never a shorter list, of exactly the resources that are selected.
+// A moment that the history does not cover is 410, and never a shorter list, of exactly the resources that are
+// selected.
 func TestList_SinceIsCoveredOrExpired(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -268,7 +284,8 @@ func TestList_SinceIsCoveredOrExpired(t *testing.T) {
 			l.write()
 		}
 		of, upTo := pick(l, l.all...).Key.Of(), 1+l.random.Int64N(10)
-		if _, _, err := l.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: of, UpTo: upTo, Limit: 1 << 20}); err != nil {
+		if _, _, err := l.driver.DeleteHistory(t.Context(),
+			sqlstore.Deletion{Of: of, UpTo: upTo, Limit: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}
 		since, resource, other := l.random.Int64N(11), "a", "b"
@@ -276,10 +293,12 @@ func TestList_SinceIsCoveredOrExpired(t *testing.T) {
 			resource, other = other, resource
 		}
 		term := pick(l, "="+resource, "!="+other)
-		list, err := l.page(listing{selector: fmt.Sprintf("since=%d,object.resource%s,subresource!=none", since, term)}, 0, "")
+		list, err := l.page(listing{selector: fmt.Sprintf("since=%d,object.resource%s,subresource!=none", since, term)}, 0,
+			"")
 		isLost := since < upTo && resource == of.Resource
 		if outcomes[isLost]++; isLost != apierrors.IsResourceExpired(err) || !isLost && err != nil {
-			t.Fatalf("case %d: since %d, object.resource%s, where that of %v is deleted up to %d: %v", i, since, term, of, upTo, err)
+			t.Fatalf("case %d: since %d, object.resource%s, where that of %v is deleted up to %d: %v", i, since, term, of, upTo,
+				err)
 		}
 		if err != nil {
 			continue
@@ -314,7 +333,8 @@ func TestList_RefusesOtherTokens(t *testing.T) {
 		token := []byte(first.Continue)
 		token[l.random.IntN(len(token))] = pick(l, []byte("aA0_-=.")...)
 		// One of another page of the list is served.
-		if _, err := l.page(listing{selector: "subresource!=none"}, 3, string(token)); err != nil && !apierrors.IsBadRequest(err) && !apierrors.IsResourceExpired(err) {
+		if _, err := l.page(listing{selector: "subresource!=none"}, 3, string(token)); err != nil &&
+			!apierrors.IsBadRequest(err) && !apierrors.IsResourceExpired(err) {
 			t.Fatalf("the token %s: %v", token, err)
 		}
 	}
@@ -330,10 +350,12 @@ func TestList_RefusesSelectors(t *testing.T) {
 	l := newLog(t)
 	l.write()
 	for selector, want := range map[string]string{
-		"since!=1": "takes = only", "until!=1": "takes = only", "order!=newest": "takes =newest only", "order=oldest": "takes =newest only",
-		"since=noon": "neither a revision nor a time", "until=-1": "neither a revision nor a time",
+		"since!=1": "takes = only", "until!=1": "takes = only", "order!=newest": "takes =newest only",
+		"order=oldest": "takes =newest only",
+		"since=noon":   "neither a revision nor a time", "until=-1": "neither a revision nor a time",
 	} {
-		if _, err := l.page(listing{selector: selector}, 0, ""); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
+		if _, err := l.page(listing{selector: selector}, 0, ""); !apierrors.IsBadRequest(err) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", selector, err, want)
 		}
 	}
@@ -343,14 +365,20 @@ func TestList_RefusesSelectors(t *testing.T) {
 func BenchmarkItem(b *testing.B) {
 	s := &Storage{config: Config{Log: &changes.Log{Prefix: func(of sqlstore.Resource) string { return of.Resource }}}}
 	value := func(replicas int) []byte {
-		container := `{"name":"c%d","image":"registry.example.com/shop/web:1.2.3","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}],"resources":{"requests":{"cpu":"100m","memory":"64Mi"}},"ports":[{"containerPort":8080,"protocol":"TCP"}]}`
-		return fmt.Appendf(nil, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"1d2e","resourceVersion":"%d","generation":%d,"labels":{"app":"web"},"managedFields":[%s]},`+
-			`"spec":{"replicas":%d,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[%s,%s]}}},"status":{"replicas":1}}`,
-			replicas, replicas, strings.TrimSuffix(strings.Repeat(`{"manager":"kubectl","operation":"Update","fieldsV1":{"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"c1\"}":{".":{},"f:image":{}}}}}}}},`, 4), ","),
+		container :=
+			`{"name":"c%d","image":"registry.example.com/shop/web:1.2.3","env":[{"name":"A","value":"1"},{"name":"B","value":"2"}],"resources":{"requests":{"cpu":"100m","memory":"64Mi"}},"ports":[{"containerPort":8080,"protocol":"TCP"}]}`
+		return fmt.Appendf(nil,
+			`{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","namespace":"shop","uid":"1d2e","resourceVersion":"%d","generation":%d,"labels":{"app":"web"},"managedFields":[%s]},`+
+				`"spec":{"replicas":%d,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[%s,%s]}}},"status":{"replicas":1}}`,
+			replicas, replicas,
+			strings.TrimSuffix(
+				strings.Repeat(
+					`{"manager":"kubectl","operation":"Update","fieldsV1":{"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"c1\"}":{".":{},"f:image":{}}}}}}}},`, 4), ","),
 			replicas, fmt.Sprintf(container, 1), fmt.Sprintf(container, 2))
 	}
 	key := sqlstore.Key{Group: "apps", Resource: "deployments", Namespace: "shop", Name: "web"}
-	c := sqlstore.Change{Op: sqlstore.Update, Old: &sqlstore.Record{Key: key, Value: value(1)}, New: sqlstore.Record{Key: key, Value: value(2)}}
+	c := sqlstore.Change{Op: sqlstore.Update, Old: &sqlstore.Record{Key: key, Value: value(1)},
+		New: sqlstore.Record{Key: key, Value: value(2)}}
 	for b.Loop() {
 		if item, err := s.item(b.Context(), &c, false); err != nil || len(item.Changed) != 1 {
 			b.Fatal(item)
@@ -362,7 +390,8 @@ func BenchmarkItem(b *testing.B) {
 func TestCompare_LeavesOutOnlyWhatEveryWriteChanges(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 2*mostText)
-	before := map[string]any{"metadata": map[string]any{"resourceVersion": "1", "generation": int64(1)}, "data": map[string]any{}}
+	before := map[string]any{"metadata": map[string]any{"resourceVersion": "1", "generation": int64(1)},
+		"data": map[string]any{}}
 	data := map[string]any{"long": long}
 	want := []FieldChange{{"data.long", "", `"` + long + `"`}}
 	for i := range 2 * mostFields {
@@ -374,7 +403,8 @@ func TestCompare_LeavesOutOnlyWhatEveryWriteChanges(t *testing.T) {
 	if got, err := Compare(before, after); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("the differences are %q", got)
 	}
-	if got, err := Compare(nil, map[string]any{"kind": "ConfigMap"}); !reflect.DeepEqual(got, []FieldChange{{"kind", "", `"ConfigMap"`}}) || err != nil {
+	if got, err := Compare(nil, map[string]any{"kind": "ConfigMap"}); !reflect.DeepEqual(got,
+		[]FieldChange{{"kind", "", `"ConfigMap"`}}) || err != nil {
 		t.Errorf("what was created differs in %q", got)
 	}
 	if got, err := Compare(after, after); got == nil || len(got) > 0 || err != nil {

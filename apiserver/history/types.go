@@ -107,12 +107,13 @@ func newScheme() *runtime.Scheme {
 	// documents of this and of other servers would define them differently.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"}, &metav1.WatchEvent{})
-	err := scheme.AddFieldLabelConversionFunc(groupVersion.WithKind("Change"), func(label, value string) (string, string, error) {
-		if !slices.Contains(selectable, label) {
-			return "", "", fmt.Errorf("%q is not a known field selector: only %q", label, selectable)
-		}
-		return label, value, nil
-	})
+	err := scheme.AddFieldLabelConversionFunc(groupVersion.WithKind("Change"),
+		func(label, value string) (string, string, error) {
+			if !slices.Contains(selectable, label) {
+				return "", "", fmt.Errorf("%q is not a known field selector: only %q", label, selectable)
+			}
+			return label, value, nil
+		})
 	if err != nil {
 		panic(err) // the function is the only one of the kind
 	}

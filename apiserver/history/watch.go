@@ -108,7 +108,8 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 	switch {
 	case asked > last:
 		return genericstorage.NewTooLargeResourceVersionError(asked, last, 1)
-	case w.options.SendInitialEvents != nil && *w.options.SendInitialEvents, w.options.SendInitialEvents == nil && asked == 0:
+	case w.options.SendInitialEvents != nil && *w.options.SendInitialEvents, w.options.SendInitialEvents == nil &&
+		asked == 0:
 		w.initial = state.Revision
 		w.started = w.initial
 		if w.chosen.since != "" {
@@ -225,7 +226,8 @@ func (w *watcher) catchUp(ctx context.Context, upTo int64) ([]*entry, int64, err
 
 // send sends a change, if it is selected and the user may see it.
 func (w *watcher) send(ctx context.Context, e *entry) error {
-	if in := w.chosen.query.Namespaces; in != nil && !slices.Contains(in, e.New.Namespace) || !w.chosen.selects(&e.Change) {
+	if in := w.chosen.query.Namespaces; in != nil && !slices.Contains(in, e.New.Namespace) ||
+		!w.chosen.selects(&e.Change) {
 		return nil
 	}
 	if sees, err := w.rights.Sees(ctx, &e.Change, e.created); !sees || err != nil {
@@ -255,7 +257,8 @@ func (w *watcher) send(ctx context.Context, e *entry) error {
 // none: the server stops.
 func watchError(err error) error {
 	if errors.Is(err, watch.ErrCompacted) {
-		return apierrors.NewResourceExpired("the history has begun again, because the database was restored or this server has fallen far behind it: list again")
+		return apierrors.NewResourceExpired(
+			"the history has begun again, because the database was restored or this server has fallen far behind it: list again")
 	}
 	return err
 }
@@ -313,7 +316,9 @@ func (t *tail) readWhole(ctx context.Context, revision int64) (*sqlstore.Change,
 	t.whole.Lock()
 	defer t.whole.Unlock()
 	find := func() *sqlstore.Change {
-		i, found := slices.BinarySearchFunc(t.whole.changes, revision, func(c sqlstore.Change, r int64) int { return int(c.Revision - r) })
+		i, found := slices.BinarySearchFunc(t.whole.changes, revision, func(c sqlstore.Change, r int64) int {
+			return int(c.Revision - r)
+		})
 		if !found {
 			return nil
 		}
@@ -323,7 +328,8 @@ func (t *tail) readWhole(ctx context.Context, revision int64) (*sqlstore.Change,
 		return c, nil
 	}
 	var err error
-	t.whole.changes, err = t.driver.Changes(ctx, sqlstore.ChangesQuery{After: revision - 1, Limit: wholeChanges, Size: tailBytes, Kept: true})
+	t.whole.changes, err = t.driver.Changes(ctx,
+		sqlstore.ChangesQuery{After: revision - 1, Limit: wholeChanges, Size: tailBytes, Kept: true})
 	if err != nil {
 		return nil, changes.APIError(err)
 	}
@@ -336,8 +342,8 @@ func (t *tail) readWhole(ctx context.Context, revision int64) (*sqlstore.Change,
 // window has the changes that the tail has read last.
 //
 // Invariant: it has every change after the revision after, up to last, in order. Watches send what
-// it has, and would otherwise miss changes. The tail keeps it: it adds what was published or is read after last, without
-// a selection, and ends the window if a revision is missing.
+// it has, and would otherwise miss changes. The tail keeps it: it adds what was published or is read after last,
+// without a selection, and ends the window if a revision is missing.
 type window struct {
 	after int64
 	last  watch.Position
@@ -388,7 +394,8 @@ func (t *tail) next(after int64) (found []sqlstore.Change, missing int) {
 	if first := t.published[0].Revision; first > after+1 {
 		return nil, int(min(first-after-1, tailChanges))
 	}
-	for n = 0; n < len(t.published) && n < tailChanges && size < tailBytes && t.published[n].Revision == after+1+int64(n); n++ {
+	for n = 0; n < len(t.published) && n < tailChanges && size < tailBytes &&
+		t.published[n].Revision == after+1+int64(n); n++ {
 		size += t.published[n].Size()
 	}
 	found, t.published = t.published[:n:n], t.published[n:]
@@ -606,7 +613,9 @@ func (t *tail) view(w *window, after int64) (view, error) {
 	}
 	v := view{isBehind: after < w.after, last: w.last.Revision, changed: w.changed}
 	if !v.isBehind {
-		first, _ := slices.BinarySearchFunc(w.entries, after+1, func(e *entry, revision int64) int { return int(e.Revision - revision) })
+		first, _ := slices.BinarySearchFunc(w.entries, after+1, func(e *entry, revision int64) int {
+			return int(e.Revision - revision)
+		})
 		v.entries = w.entries[first:]
 	}
 	return v, nil

@@ -78,7 +78,8 @@ func (b *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authori
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	if who := a.GetUser().GetName(); b.granted[[2]string{who, a.GetNamespace()}] && (who != "eve" || a.GetResource() != b.refused) {
+	if who := a.GetUser().GetName(); b.granted[[2]string{who, a.GetNamespace()}] &&
+		(who != "eve" || a.GetResource() != b.refused) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
@@ -92,13 +93,16 @@ func (b *fixture) grant(who, namespace string, allowed bool) {
 
 // newFixture starts a Storage. shared says that other processes may write to the database.
 func newFixture(t *testing.T, shared bool) *fixture {
-	b := &fixture{T: t, driver: &countingDriver{Model: storetest.NewModel()}, granted: map[[2]string]bool{{"admin", ""}: true}}
+	b := &fixture{T: t, driver: &countingDriver{Model: storetest.NewModel()},
+		granted: map[[2]string]bool{{"admin", ""}: true}}
 	var driver sqlstore.Driver = b.driver
 	if shared {
 		driver = storetest.Shared(b.driver)
 	}
 	b.feed = watch.New(driver, watch.Options{})
-	b.storage = New(Config{Log: &changes.Log{Driver: driver, Authorizer: b, Prefix: func(of sqlstore.Resource) string { return of.Resource }}, Feed: b.feed})
+	b.storage = New(Config{Log: &changes.Log{Driver: driver, Authorizer: b, Prefix: func(of sqlstore.Resource) string {
+		return of.Resource
+	}}, Feed: b.feed})
 	feeding, stopFeed := context.WithCancel(context.Background())
 	running, stop := context.WithCancel(context.Background())
 	var feed, storage sync.WaitGroup
@@ -313,8 +317,8 @@ func (b *fixture) expectAfter(at int64, watches []apiwatch.Interface) {
 	}
 }
 
-// The changes of this process are not read from the database. Only the values that they replaced are, together, once for
-// all watches, and not for a watch that does not select them.
+// The changes of this process are not read from the database. Only the values that they replaced are, together, once
+// for all watches, and not for a watch that does not select them.
 func TestWatch_ReadsReplacedValuesOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -488,7 +492,8 @@ func TestWatch_BeginsAfterAMoment(t *testing.T) {
 		after := func(selector string) apiwatch.Interface {
 			return b.watch("admin", "shop", internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie(selector)})
 		}
-		watches := []apiwatch.Interface{after(fmt.Sprint("since=", first)), after("since=" + time.Now().Add(-time.Millisecond).UTC().Format(time.RFC3339Nano))}
+		watches := []apiwatch.Interface{after(fmt.Sprint("since=", first)),
+			after("since=" + time.Now().Add(-time.Millisecond).UTC().Format(time.RFC3339Nano))}
 		time.Sleep(time.Second)
 		for _, w := range watches {
 			b.expect(w, added(second))
@@ -510,10 +515,12 @@ func TestList_ReachesBackToTheNamespace(t *testing.T) {
 	b.write("shop", "configmaps", "a", sqlstore.Create)
 	b.grant("bob", "shop", true)
 	for who, want := range map[string]string{
-		"admin": "", "bob": fmt.Sprintf("the namespace shop was created after %d: the earliest moment is revision %d", before, created),
+		"admin": "",
+		"bob":   fmt.Sprintf("the namespace shop was created after %d: the earliest moment is revision %d", before, created),
 	} {
 		list := func(revision int64) error {
-			_, err := b.storage.List(as(t.Context(), who, "shop"), &internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie(fmt.Sprint("since=", revision))})
+			_, err := b.storage.List(as(t.Context(), who, "shop"),
+				&internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie(fmt.Sprint("since=", revision))})
 			return err
 		}
 		if err := list(before); fmt.Sprint(err) != cmp.Or(want, "<nil>") || want != "" && !apierrors.IsResourceExpired(err) {
@@ -530,14 +537,16 @@ func TestList_ReachesBackToTheDefinition(t *testing.T) {
 	t.Parallel()
 	b := newFixture(t, false)
 	commit := func(op sqlstore.Op, key sqlstore.Key, replaces int64) int64 {
-		outcomes, err := b.driver.Commit(b.Context(), []sqlstore.Write{{Op: op, Key: key, UID: "u", Replaces: replaces, Value: []byte(`{}`)}})
+		outcomes, err := b.driver.Commit(b.Context(),
+			[]sqlstore.Write{{Op: op, Key: key, UID: "u", Replaces: replaces, Value: []byte(`{}`)}})
 		if err != nil || outcomes[0].Err != nil {
 			t.Fatal(err, outcomes)
 		}
 		return outcomes[0].Revision
 	}
 	gear := sqlstore.Key{Owner: sqlstore.Custom, Group: "example.com", Resource: "gears", Namespace: "shop", Name: "g"}
-	definition := sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: "gears.example.com"}
+	definition := sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions",
+		Name: "gears.example.com"}
 	before := b.last()
 	first := commit(sqlstore.Create, definition, 0)
 	b.grant("bob", "shop", true)
@@ -555,14 +564,17 @@ func TestList_ReachesBackToTheDefinition(t *testing.T) {
 	commit(sqlstore.Delete, gear, made)
 	commit(sqlstore.Delete, definition, first)
 	created := commit(sqlstore.Create, definition, 0)
-	want := fmt.Sprintf("the definition of gears.example.com was created after %d: the earliest moment is revision %d", made, created)
+	want := fmt.Sprintf("the definition of gears.example.com was created after %d: the earliest moment is revision %d",
+		made, created)
 	b.refused = "gears"
 	b.grant("eve", "shop", true)
-	for _, selector = range []string{"", "object.group=example.com,", "object.group=example.com,object.resource=gears,object.name=g,", "object.resource=gears,object.name=never,"} {
+	for _, selector = range []string{"", "object.group=example.com,",
+		"object.group=example.com,object.resource=gears,object.name=g,", "object.resource=gears,object.name=never,"} {
 		if err := list("bob", made); !apierrors.IsResourceExpired(err) || err.Error() != want {
 			t.Errorf("%s: %v, want %s", selector, err, want)
 		}
-		if err := errors.Join(list("bob", created), list("bob", created-1), list("admin", made), list("eve", made)); err != nil {
+		if err := errors.Join(list("bob", created), list("bob", created-1), list("admin", made),
+			list("eve", made)); err != nil {
 			t.Errorf("%s: %v", selector, err)
 		}
 	}
@@ -579,7 +591,8 @@ func TestWatch_ExpiresByTheSelectedResource(t *testing.T) {
 		}
 		kept := b.write("shop", "configmaps", "a", sqlstore.Create)
 		pods := sqlstore.Resource{Resource: "pods"}
-		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: pods, UpTo: start + 2, Limit: 100}); err != nil {
+		if _, _, err := b.driver.DeleteHistory(t.Context(),
+			sqlstore.Deletion{Of: pods, UpTo: start + 2, Limit: 100}); err != nil {
 			t.Fatal(err)
 		}
 		b.expect(b.watch("admin", "shop", from(start)), "410", "closed")
@@ -589,7 +602,8 @@ func TestWatch_ExpiresByTheSelectedResource(t *testing.T) {
 		b.expect(b.watch("admin", "shop", options), added(kept))
 		b.expect(b.watch("admin", "shop", internalversion.ListOptions{ResourceVersion: "0"}), added(start+3), added(kept))
 		b.expect(b.watch("admin", "shop", from(kept+1)), "504", "closed")
-		if _, err := b.storage.Watch(as(t.Context(), "admin", "shop"), &internalversion.ListOptions{ResourceVersion: "x"}); !apierrors.IsBadRequest(err) {
+		if _, err := b.storage.Watch(as(t.Context(), "admin", "shop"),
+			&internalversion.ListOptions{ResourceVersion: "x"}); !apierrors.IsBadRequest(err) {
 			t.Errorf("an invalid revision: %v", err)
 		}
 	})
@@ -621,7 +635,9 @@ func TestWatch_ASlowClientMissesNothing(t *testing.T) {
 		if len(got) != 2*windowChanges {
 			t.Errorf("%d events", len(got))
 		}
-		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: at + windowChanges, Limit: 4 * windowChanges}); err != nil {
+		if _, _, err := b.driver.DeleteHistory(t.Context(),
+			sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: at + windowChanges,
+				Limit: 4 * windowChanges}); err != nil {
 			t.Fatal(err)
 		}
 		if got := received(expired); len(got) < 2 || got[len(got)-2] != "410" {
@@ -653,7 +669,8 @@ func TestWatch_GoesOnAfterACompaction(t *testing.T) {
 		// The tail pauses now, and the feed does not.
 		deleted := write("pods", sqlstore.Create)
 		second := write("configmaps", sqlstore.Update)
-		if _, _, err := b.driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: deleted, Limit: 10}); err != nil {
+		if _, _, err := b.driver.DeleteHistory(t.Context(),
+			sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: deleted, Limit: 10}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -688,7 +705,9 @@ func TestWatch_SendsBookmarks(t *testing.T) {
 		b := newFixture(t, false)
 		first := b.write("shop", "configmaps", "a", sqlstore.Create)
 		yes, no := true, false
-		initial := b.watch("admin", "shop", internalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		initial := b.watch("admin", "shop",
+			internalversion.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true,
+				ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 		now := b.watch("admin", "shop", internalversion.ListOptions{SendInitialEvents: &no, AllowWatchBookmarks: true})
 		b.expect(initial, added(first), "BOOKMARK true")
 		b.expect(now)

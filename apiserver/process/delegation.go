@@ -106,14 +106,19 @@ func (d *Dependencies) Validate() error {
 
 // RESTOptions returns the RESTOptionsGetter of resources that are not built in, whose
 // types scheme knows.
-func (d *Dependencies) RESTOptions(scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource) *storage.RESTOptionsGetter {
-	return storage.NewRESTOptionsGetter(d.Storage, storage.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
+func (d *Dependencies) RESTOptions(
+	scheme *runtime.Scheme, codecs runtime.StorageSerializer, resources ...schema.GroupResource,
+) *storage.RESTOptionsGetter {
+	return storage.NewRESTOptionsGetter(d.Storage,
+		storage.GroupResources(scheme, codecs, d.EffectiveVersion, resources...))
 }
 
 // ServeGroup serves a group of types that are not built in, in discovery and, as the
 // source of the given name, in OpenAPI. Other requests go on to delegate. schemas returns the
 // schemas of the group's types, by the names by which they refer to each other.
-func (d *Dependencies) ServeGroup(name string, group handlers.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler) (api *handlers.API, schemas func() (map[string]*spec.Schema, error), err error) {
+func (d *Dependencies) ServeGroup(
+	name string, group handlers.Group, definitions openapicommon.GetOpenAPIDefinitions, delegate http.Handler,
+) (api *handlers.API, schemas func() (map[string]*spec.Schema, error), err error) {
 	groups := []handlers.Group{group}
 	names, err := handlers.ModelNames(groups)
 	if err != nil {

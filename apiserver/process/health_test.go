@@ -36,22 +36,26 @@ func testGatesAndShutdown(t *testing.T) {
 		ReadyzOnly:   []process.HealthChecker{storeReady, healthz.NewShutdownHealthz(stopping)},
 	})
 
-	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]poststarthook/first failed: reason withheld") {
+	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError ||
+		!strings.Contains(body, "[-]poststarthook/first failed: reason withheld") {
 		t.Errorf("before the gate is open: %d %s", status, body)
 	}
 	close(gate)
-	for _, path := range []string{"/livez", "/readyz", "/healthz", "/readyz/shutdown", "/livez/etcd", "/readyz/etcd-readiness", "/healthz/ping"} {
+	for _, path := range []string{"/livez", "/readyz", "/healthz", "/readyz/shutdown", "/livez/etcd",
+		"/readyz/etcd-readiness", "/healthz/ping"} {
 		if status, body := ask(t, mux, path); status != http.StatusOK || body != "ok" {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	if _, body := ask(t, mux, "/livez?verbose"); body != "[+]ping ok\n[+]etcd ok\n[+]poststarthook/first ok\nlivez check passed\n" {
+	if _, body := ask(t, mux,
+		"/livez?verbose"); body != "[+]ping ok\n[+]etcd ok\n[+]poststarthook/first ok\nlivez check passed\n" {
 		t.Errorf("verbose: %q", body)
 	}
 
 	down = errors.New("no route to 192.0.2.1")
 	time.Sleep(time.Second) // requests of one second share an answer
-	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || strings.Contains(body, "192.0.2.1") {
+	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError ||
+		strings.Contains(body, "192.0.2.1") {
 		t.Errorf("with the database unavailable: %d %s, want 500 without the reason", status, body)
 	}
 	if status, _ := ask(t, mux, "/readyz?exclude=etcd&exclude=etcd-readiness"); status != http.StatusOK {
@@ -61,7 +65,8 @@ func testGatesAndShutdown(t *testing.T) {
 	time.Sleep(time.Second)
 
 	close(stopping)
-	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]shutdown failed") {
+	if status, body := ask(t, mux, "/readyz"); status != http.StatusInternalServerError ||
+		!strings.Contains(body, "[-]shutdown failed") {
 		t.Errorf("while it stops: %d %s", status, body)
 	}
 	if status, _ := ask(t, mux, "/livez"); status != http.StatusOK {
@@ -199,7 +204,8 @@ func TestStoreCheck_ProbePanics(t *testing.T) {
 func TestAllPass_FollowsTheChecks(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
-	checks := process.InstallHealth(http.NewServeMux(), process.HealthChecks{BootSequence: []process.HealthChecker{process.PostStartHook("late", gate)}})
+	checks := process.InstallHealth(http.NewServeMux(),
+		process.HealthChecks{BootSequence: []process.HealthChecker{process.PostStartHook("late", gate)}})
 	if process.AllPass(t.Context(), checks) {
 		t.Error("a check of /readyz fails, and all pass")
 	}
@@ -216,7 +222,8 @@ func TestLivez_PassesWithoutTheKeyService(t *testing.T) {
 	process.InstallHealth(mux, process.HealthChecks{NotLive: []process.HealthChecker{
 		healthz.NamedCheck("kms-provider-0", func(*http.Request) error { return errors.New("away") }),
 	}})
-	for path, want := range map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError, "/readyz": http.StatusInternalServerError} {
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError,
+		"/readyz": http.StatusInternalServerError} {
 		if status, body := ask(t, mux, path); status != want {
 			t.Errorf("%s: %d, want %d: %s", path, status, want, body)
 		}
@@ -241,7 +248,8 @@ func testLivezGracePeriod(t *testing.T) {
 			}
 		}
 	}
-	expect(map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError, "/readyz": http.StatusInternalServerError})
+	expect(map[string]int{"/livez": http.StatusOK, "/healthz": http.StatusInternalServerError,
+		"/readyz": http.StatusInternalServerError})
 	time.Sleep(time.Minute)
 	expect(map[string]int{"/livez": http.StatusInternalServerError})
 }

@@ -153,9 +153,15 @@ func TestStages_ReportEarlyEnds(t *testing.T) {
 		component Component
 		want      string
 	}{
-		"an error":               {Component{Name: "feed", Run: func(context.Context) error { return broken }}, "feed: broken"},
-		"an end":                 {Component{Name: "feed", Run: func(context.Context) error { return nil }}, "feed ended before it was stopped"},
-		"an end that is allowed": {Component{Name: "feed", Run: func(context.Context) error { return nil }, MayEnd: true}, ""},
+		"an error": {Component{Name: "feed", Run: func(context.Context) error {
+			return broken
+		}}, "feed: broken"},
+		"an end": {Component{Name: "feed", Run: func(context.Context) error {
+			return nil
+		}}, "feed ended before it was stopped"},
+		"an end that is allowed": {Component{Name: "feed", Run: func(context.Context) error {
+			return nil
+		}, MayEnd: true}, ""},
 	} {
 		var got string
 		ended := make(chan struct{})

@@ -203,7 +203,8 @@ func (w *response) serve(handler http.Handler, r *http.Request) {
 		case http.ErrAbortHandler:
 			w.fail(http.ErrAbortHandler)
 		default:
-			klog.ErrorS(nil, "Panic in an in-process request", "path", r.URL.Path, "reason", reason, "stack", string(debug.Stack()))
+			klog.ErrorS(nil, "Panic in an in-process request", "path", r.URL.Path, "reason", reason, "stack",
+				string(debug.Stack()))
 			w.fail(fmt.Errorf("loopback: handler panicked: %v", reason))
 		}
 	}()

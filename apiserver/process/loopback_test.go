@@ -65,7 +65,8 @@ func TestTransport_RoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if response.StatusCode != http.StatusTeapot || response.Header.Get("X-Method") != http.MethodPut || response.Header.Get("X-Late") != "" {
+	if response.StatusCode != http.StatusTeapot || response.Header.Get("X-Method") != http.MethodPut ||
+		response.Header.Get("X-Late") != "" {
 		t.Errorf("status %d, header %v", response.StatusCode, response.Header)
 	}
 	if string(body) != "/a/b?c=d hello" {
@@ -170,7 +171,8 @@ func TestTransport_CloseEndsHandlers(t *testing.T) {
 	transport.Close()
 	transport.Wait()
 	<-ended
-	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); !errors.Is(err, process.ErrLoopbackClosed) {
+	if _, err := transport.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/", "")); !errors.Is(err,
+		process.ErrLoopbackClosed) {
 		t.Errorf("a request after Close gives %v", err)
 	}
 }
@@ -263,7 +265,8 @@ func TestConfig_AuthenticatesAsItsUser(t *testing.T) {
 	})
 	self := process.LoopbackConfig(transport)
 	ann := process.LoopbackAs(self, transport, &user.DefaultInfo{Name: "ann", Groups: []string{"g"}})
-	for config, want := range map[*rest.Config]string{self: "system:apiserver[system:masters system:authenticated]", ann: "ann[g]"} {
+	for config, want := range map[*rest.Config]string{self: "system:apiserver[system:masters system:authenticated]",
+		ann: "ann[g]"} {
 		client, err := rest.HTTPClientFor(config)
 		if err != nil {
 			t.Fatal(err)

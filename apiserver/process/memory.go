@@ -135,7 +135,8 @@ type heap struct {
 }
 
 func readHeap() heap {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/total:bytes"}, {Name: "/gc/scan/heap:bytes"}}
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/total:bytes"},
+		{Name: "/gc/scan/heap:bytes"}}
 	metrics.Read(samples)
 	live, scanned, ofHeap := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
 	return heap{live + scanned - min(ofHeap, scanned), scanned}

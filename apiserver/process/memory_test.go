@@ -158,7 +158,8 @@ func TestPercent_FollowsWhatIsScanned(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, c.percent)
 		}
 	}
-	for limit, want := range map[int64]uint64{0: busyGrowth, 128 << 20: minGrowth, 512 << 20: 64 << 20, 8 << 30: busyGrowth} {
+	for limit, want := range map[int64]uint64{0: busyGrowth, 128 << 20: minGrowth, 512 << 20: 64 << 20,
+		8 << 30: busyGrowth} {
 		if got := within(limit, busyGrowth); got != want {
 			t.Errorf("with a limit of %d bytes a busy heap grows by %d, want %d", limit, got, want)
 		}

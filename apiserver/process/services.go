@@ -57,7 +57,8 @@ func (r *ServiceResolver) ResolveEndpoint(namespace, name string, port int32) (*
 // Connections to webhooks are opened so seldom that no informer needs to follow
 // Services for them.
 func NewServiceResolver(reader *storage.LookupReader, toEndpoints bool, self *url.URL) *ServiceResolver {
-	return &ServiceResolver{Services: services{reader}, Slices: endpointSlices{reader}, ToEndpoints: toEndpoints, Self: self}
+	return &ServiceResolver{Services: services{reader}, Slices: endpointSlices{reader}, ToEndpoints: toEndpoints,
+		Self: self}
 }
 
 type services struct{ reader *storage.LookupReader }
@@ -94,5 +95,6 @@ type endpointSlices struct{ reader *storage.LookupReader }
 func (s endpointSlices) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storage.LookupTimeout)
 	defer cancel()
-	return s.reader.EndpointSlices.ListCached(ctx, namespace, labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
+	return s.reader.EndpointSlices.ListCached(ctx, namespace,
+		labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
 }

@@ -27,7 +27,8 @@ func TestResolver_PrefersEndpoints(t *testing.T) {
 	services := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	slices := slicesOf{}
 	add := func(name string, spec corev1.ServiceSpec, at ...*discoveryv1.EndpointSlice) {
-		if err := services.Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: spec}); err != nil {
+		if err := services.Add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+			Spec: spec}); err != nil {
 			t.Fatal(err)
 		}
 		slices[name] = at
@@ -35,8 +36,9 @@ func TestResolver_PrefersEndpoints(t *testing.T) {
 	slice := func(address, portName string, port int32, ready bool) *discoveryv1.EndpointSlice {
 		return &discoveryv1.EndpointSlice{
 			AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
-			Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address},
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+			Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
 		}
 	}
 	ports := []corev1.ServicePort{{Name: "metrics", Port: 9090}, {Name: "https", Port: 443}}
@@ -62,7 +64,8 @@ func TestResolver_PrefersEndpoints(t *testing.T) {
 	}{
 		{"endpoints", 443, "10.1.0.2:8443", "10.0.0.7:443"},
 		{"endpoints", 9090, "10.1.0.1:9090", "10.0.0.7:9090"},
-		{"endpoints", 80, `no service port 80 found for service "endpoints"`, `no service port 80 found for service "endpoints"`},
+		{"endpoints", 80, `no service port 80 found for service "endpoints"`,
+			`no service port 80 found for service "endpoints"`},
 		{"unnamed", 443, "10.1.0.1:6443", "10.0.0.7:443"},
 		{"headless", 443, "10.1.0.1:8443", `cannot route to service with ClusterIP "None"`},
 		{"bare", 443, "10.0.0.7:443", "10.0.0.7:443"},
@@ -95,13 +98,15 @@ func TestResolver_ReadsTheStore(t *testing.T) {
 	stores := apitest.NewStores(t)
 	stores.Create(t, corev1.Resource("services"), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.0.0.7", Ports: []corev1.ServicePort{{Name: name, Port: 8443}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.0.0.7",
+			Ports: []corev1.ServicePort{{Name: name, Port: 8443}}},
 	})
 	for service, address := range map[string]string{"s": "10.1.0.1", "other": "10.1.0.9"} {
 		stores.Create(t, discoveryv1.Resource("endpointslices"), &discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{address}}},
-			Ports:      []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: service + "-1",
+				Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
+			Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 		})
 	}
 	self := &url.URL{Scheme: "https", Host: "127.0.0.1:6443"}
@@ -119,7 +124,8 @@ func TestResolver_ReadsTheStore(t *testing.T) {
 		{"default", "kubernetes", 80, true, ""},
 		{"n", "kubernetes", 443, true, ""},
 	} {
-		at, err := NewServiceResolver(stores.Reader, test.toEndpoints, self).ResolveEndpoint(test.namespace, test.name, test.port)
+		at, err := NewServiceResolver(stores.Reader, test.toEndpoints, self).ResolveEndpoint(test.namespace, test.name,
+			test.port)
 		switch {
 		case test.want == "" && err == nil:
 			t.Errorf("%+v was found at %s", test, at)

@@ -103,14 +103,17 @@ func (o *ServingOptions) Validate() []error {
 	}
 	unless(o.Port >= 0 && o.Port <= 65535, "--secure-port must be between 0 and 65535, not %d", o.Port)
 	unless(o.BindAddress != nil, "--bind-address must be an IP address")
-	unless(o.InsecurePort >= 0 && o.InsecurePort <= 65535, "--insecure-port must be between 0 and 65535, not %d", o.InsecurePort)
+	unless(o.InsecurePort >= 0 && o.InsecurePort <= 65535, "--insecure-port must be between 0 and 65535, not %d",
+		o.InsecurePort)
 	unless(o.InsecureBindAddress.IsLoopback(),
-		"--insecure-bind-address must be a loopback address, not %s: everybody who reaches it is an administrator", o.InsecureBindAddress)
+		"--insecure-bind-address must be a loopback address, not %s: everybody who reaches it is an administrator",
+		o.InsecureBindAddress)
 	unless((o.CertFile == "") == (o.KeyFile == ""), "--tls-cert-file and --tls-private-key-file must be given together")
 	unless(o.MaxStreams >= 0, "--http2-max-streams-per-connection must not be negative")
 	version, err := cliflag.TLSVersion(o.MinVersion)
 	unless(err == nil, "--tls-min-version: %w", err)
-	unless(err != nil || version >= minTLSVersion, "--tls-min-version: %s is no longer safe, the lowest is VersionTLS12", o.MinVersion)
+	unless(err != nil || version >= minTLSVersion, "--tls-min-version: %s is no longer safe, the lowest is VersionTLS12",
+		o.MinVersion)
 	_, err = cliflag.TLSCipherSuites(o.CipherSuites)
 	unless(err == nil, "--tls-cipher-suites: %w", err)
 	_, err = cliflag.TLSCurvePreferences(o.CurvePreferences)
@@ -136,7 +139,9 @@ func Listen(ctx context.Context, o ServingOptions) (net.Listener, error) {
 }
 
 // bind listens. Its errors name the flags to change.
-func bind(ctx context.Context, config net.ListenConfig, ip net.IP, port int, ipFlag, portFlag string) (net.Listener, error) {
+func bind(
+	ctx context.Context, config net.ListenConfig, ip net.IP, port int, ipFlag, portFlag string,
+) (net.Listener, error) {
 	address := net.JoinHostPort(ip.String(), strconv.Itoa(port))
 	listener, err := config.Listen(ctx, "tcp", address)
 	switch {
@@ -168,7 +173,8 @@ func ListenInsecure(ctx context.Context, o ServingOptions) (net.Listener, error)
 	if o.InsecurePort == 0 {
 		return nil, nil
 	}
-	return bind(ctx, net.ListenConfig{KeepAlive: keepAlivePeriod}, o.InsecureBindAddress, o.InsecurePort, "--insecure-bind-address", "--insecure-port")
+	return bind(ctx, net.ListenConfig{KeepAlive: keepAlivePeriod}, o.InsecureBindAddress, o.InsecurePort,
+		"--insecure-bind-address", "--insecure-port")
 }
 
 // The bounds of a connection; upstream's values
@@ -271,7 +277,8 @@ func NewInsecureAuthenticator() authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		audiences, _ := authenticator.AudiencesFrom(r.Context())
 		return &authenticator.Response{
-			User:      &user.DefaultInfo{Name: unsecuredName, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
+			User: &user.DefaultInfo{Name: unsecuredName,
+				Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
 			Audiences: audiences,
 		}, true, nil
 	})
@@ -287,7 +294,8 @@ func NewInsecureAuthenticator() authenticator.Request {
 func WithLocalOrigin(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.Host) {
-			http.Error(w, "403: this port answers to localhost and loopback addresses only, not to the Host of this request", http.StatusForbidden)
+			http.Error(w, "403: this port answers to localhost and loopback addresses only, not to the Host of this request",
+				http.StatusForbidden)
 			return
 		}
 		for _, origin := range r.Header.Values("Origin") {
@@ -338,7 +346,10 @@ type pair struct {
 // NewCertificates reads the files and sets base.GetConfigForClient. The TLS handshake
 // tells clients that certificates of clientCAs are accepted; the caller runs clientCAs,
 // which follows changes of its files.
-func NewCertificates(base *tls.Config, certFile, keyFile string, clientCAs dynamiccertificates.CAContentProvider, sni []cliflag.NamedCertKey) (*Certificates, error) {
+func NewCertificates(
+	base *tls.Config, certFile, keyFile string, clientCAs dynamiccertificates.CAContentProvider,
+	sni []cliflag.NamedCertKey,
+) (*Certificates, error) {
 	serving, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("serving certificate %s with the key %s: %w", certFile, keyFile, err)

@@ -24,7 +24,8 @@ import (
 // after its certificate was replaced either.
 func TestNewHTTPServer_DisablesHTTP2(t *testing.T) {
 	t.Parallel()
-	for name, suites := range map[string][]string{"default suites": nil, "one suite": {"TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}} {
+	for name, suites := range map[string][]string{"default suites": nil,
+		"one suite": {"TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkDisablesHTTP2(t, process.ServingOptions{DisableHTTP2: true, CipherSuites: suites})
@@ -97,8 +98,10 @@ func TestNewHTTPServer_BoundsConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if server.ReadHeaderTimeout != 32*time.Second || server.IdleTimeout != 90*time.Second || server.MaxHeaderBytes != 1<<20 {
-		t.Errorf("headers within %v and %d bytes, idle for %v", server.ReadHeaderTimeout, server.MaxHeaderBytes, server.IdleTimeout)
+	if server.ReadHeaderTimeout != 32*time.Second || server.IdleTimeout != 90*time.Second ||
+		server.MaxHeaderBytes != 1<<20 {
+		t.Errorf("headers within %v and %d bytes, idle for %v", server.ReadHeaderTimeout, server.MaxHeaderBytes,
+			server.IdleTimeout)
 	}
 }
 

@@ -87,7 +87,8 @@ func (ResultColumn) OpenAPIModelName() string { return modelPrefix + "ResultColu
 // Definitions is what upstream's generator would make of the types.
 func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	return documents.Definitions(ref,
-		documents.Model{Type: Query{}, Description: "Query is one SELECT over the objects that the user may list. It is not stored: its creation is answered with the result."},
+		documents.Model{Type: Query{},
+			Description: "Query is one SELECT over the objects that the user may list. It is not stored: its creation is answered with the result."},
 		documents.Model{Type: Spec{}, Description: "QuerySpec is what is asked."},
 		documents.Model{Type: Status{}, Description: "QueryStatus is the result of a query."},
 		documents.Model{Type: ResultColumn{}, Description: "ResultColumn is a column of a result."})
@@ -199,7 +200,8 @@ func (*Storage) ConvertToTable(_ context.Context, obj runtime.Object, _ runtime.
 		table.ColumnDefinitions = append(table.ColumnDefinitions, definition)
 	}
 	for _, values := range q.Status.Rows {
-		row := metav1.TableRow{Cells: make([]any, len(values)), Object: runtime.RawExtension{Object: &metav1.PartialObjectMetadata{}}}
+		row := metav1.TableRow{Cells: make([]any, len(values)),
+			Object: runtime.RawExtension{Object: &metav1.PartialObjectMetadata{}}}
 		for i, value := range values {
 			if err := json.Unmarshal(value, &row.Cells[i]); err != nil {
 				return nil, err
@@ -242,7 +244,8 @@ type Handler struct {
 // the delegate has them admit the others.
 func NewHandler(s *Storage, plugins admission.Interface, delegate http.Handler) *Handler {
 	scheme := newScheme()
-	return &Handler{s, admission.WithAudit(plugins), admission.NewObjectInterfacesFromScheme(scheme), serializer.NewCodecFactory(scheme), delegate}
+	return &Handler{s, admission.WithAudit(plugins), admission.NewObjectInterfacesFromScheme(scheme),
+		serializer.NewCodecFactory(scheme), delegate}
 }
 
 // The headers of a stream.
@@ -266,7 +269,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	if wanted != "" { // the delegate counts the others
-		serve = metrics.InstrumentHandlerFunc(http.MethodPost, GroupName, groupVersion.Version, queries.Resource, "", "cluster", metrics.APIServerComponent, false, "", serve)
+		serve = metrics.InstrumentHandlerFunc(http.MethodPost, GroupName, groupVersion.Version, queries.Resource, "",
+			"cluster", metrics.APIServerComponent, false, "", serve)
 	}
 	serve(w, req)
 }
@@ -287,7 +291,8 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	}
 	if given == sqlType {
-		if body, err = json.Marshal(&Query{TypeMeta: metav1.TypeMeta{Kind: queryKind.Kind, APIVersion: groupVersion.String()}, Spec: Spec{SQL: string(body)}}); err != nil {
+		if body, err = json.Marshal(&Query{TypeMeta: metav1.TypeMeta{Kind: queryKind.Kind, APIVersion: groupVersion.String()},
+			Spec: Spec{SQL: string(body)}}); err != nil {
 			return err
 		}
 	}
@@ -303,8 +308,10 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 		return apierrors.NewBadRequest("the body is not a Query: " + err.Error())
 	}
 	audit.LogRequestObject(req.Context(), q, groupVersion, queries, "", h.codecs)
-	if audit.AuditContextFrom(audit.WithAuditContext(req.Context())).GetEventLevel() == auditinternal.LevelRequestResponse {
-		return newError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "the audit policy records answers, which it can't of a stream: ask for JSON")
+	if audit.AuditContextFrom(
+		audit.WithAuditContext(req.Context())).GetEventLevel() == auditinternal.LevelRequestResponse {
+		return newError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"the audit policy records answers, which it can't of a stream: ask for JSON")
 	}
 	if err := h.admit(req.Context(), q); err != nil {
 		return err
@@ -319,8 +326,10 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, given, wanted 
 // admit has the plugins admit a query. They may change it.
 func (h *Handler) admit(ctx context.Context, q *Query) error {
 	who, _ := request.UserFrom(ctx)
-	options := &metav1.CreateOptions{TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "CreateOptions"}}
-	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, options, false, who)
+	options := &metav1.CreateOptions{TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(),
+		Kind: "CreateOptions"}}
+	attributes := admission.NewAttributesRecord(q, nil, queryKind, "", "", queries, "", admission.Create, options, false,
+		who)
 	if plugins, ok := h.admission.(admission.MutationInterface); ok && plugins.Handles(admission.Create) {
 		if err := plugins.Admit(ctx, attributes, h.objects); err != nil {
 			return err
@@ -355,7 +364,8 @@ func newStream(w http.ResponseWriter, media string) *stream {
 
 func (s *stream) begin(h head) error {
 	s.columns = h.columns
-	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = h.revision, string(appendJSON(nil, h.columns)), strconv.FormatInt(h.most, 10)
+	s.headers[revisionHeader], s.headers[columnsHeader], s.headers[LimitHeader] = h.revision,
+		string(appendJSON(nil, h.columns)), strconv.FormatInt(h.most, 10)
 	s.deadline = h.deadline
 	if s.csv == nil {
 		return nil
@@ -481,7 +491,8 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	case err == nil:
 		return nil
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return newError(http.StatusRequestTimeout, metav1.StatusReasonTimeout, fmt.Sprintf("the query took longer than %s", timeout))
+		return newError(http.StatusRequestTimeout, metav1.StatusReasonTimeout,
+			fmt.Sprintf("the query took longer than %s", timeout))
 	case ctx.Err() != nil:
 		return changes.APIError(ctx.Err())
 	case errors.As(err, &status):
@@ -501,8 +512,8 @@ func apiError(ctx context.Context, sql string, timeout time.Duration, err error)
 	return apierrors.NewInternalError(errors.New("the query has failed; the server's log has the cause"))
 }
 
-// unreadable returns the error for an object that can't be read. It is nil for one that can't be decrypted or decoded, of
-// which all values are NULL, as any that does not fit. One that can be read later is an error.
+// unreadable returns the error for an object that can't be read. It is nil for one that can't be decrypted or decoded,
+// of which all values are NULL, as any that does not fit. One that can be read later is an error.
 func unreadable(ctx context.Context, err error) error {
 	if encoding.IsOfAbsentPlugin(err) {
 		return apierrors.NewTimeoutError("the KMS plugin that decrypts an object does not answer", 1)
@@ -533,10 +544,12 @@ func badStatement(message, sql, rest string) error {
 		cause.Message = message
 	}
 	err := newError(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
-	err.ErrStatus.Details = &metav1.StatusDetails{Group: GroupName, Kind: queries.Resource, Causes: []metav1.StatusCause{cause}}
+	err.ErrStatus.Details = &metav1.StatusDetails{Group: GroupName, Kind: queries.Resource,
+		Causes: []metav1.StatusCause{cause}}
 	return err
 }
 
 func newError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: message}}
 }

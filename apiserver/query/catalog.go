@@ -111,7 +111,10 @@ type builtin struct {
 // NewBuiltinTables makes the tables of groups. A table has the plural as its name, of which the first group
 // with such a resource counts, and its full name. stores returns the Store of a resource, or nil; schemas
 // returns the schemas of the types by the names by which they refer to each other.
-func NewBuiltinTables(groups []handlers.Group, stores func(schema.GroupResource) *storage.Store, schemas func() (map[string]*spec.Schema, error)) (*BuiltinTables, error) {
+func NewBuiltinTables(
+	groups []handlers.Group, stores func(schema.GroupResource) *storage.Store,
+	schemas func() (map[string]*spec.Schema, error),
+) (*BuiltinTables, error) {
 	b := &BuiltinTables{resources: map[string]builtin{}}
 	for i := range groups {
 		group := &groups[i]

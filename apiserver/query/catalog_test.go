@@ -22,12 +22,14 @@ import (
 func TestType_ValueIsOfTheTypeOrNothing(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]map[Type]any{
-		`"a\u00e9\n"`:                 {Text: "aé\n"},
-		`"plain"`:                     {Text: "plain"},
-		`""`:                          {Text: ""},
-		`5`:                           {Text: "5", Integer: int64(5), Real: 5.0, Quantity: 5.0},
-		`-9223372036854775808`:        {Text: "-9223372036854775808", Integer: int64(-9223372036854775808), Real: -9223372036854775808.0, Quantity: -9223372036854775808.0},
-		`9223372036854775808`:         {Text: "9223372036854775808", Real: 9223372036854775808.0, Quantity: 9223372036854775807.0},
+		`"a\u00e9\n"`: {Text: "aé\n"},
+		`"plain"`:     {Text: "plain"},
+		`""`:          {Text: ""},
+		`5`:           {Text: "5", Integer: int64(5), Real: 5.0, Quantity: 5.0},
+		`-9223372036854775808`: {Text: "-9223372036854775808", Integer: int64(-9223372036854775808),
+			Real: -9223372036854775808.0, Quantity: -9223372036854775808.0},
+		`9223372036854775808`: {Text: "9223372036854775808", Real: 9223372036854775808.0,
+			Quantity: 9223372036854775807.0},
 		`1.5`:                         {Text: "1.5", Real: 1.5, Quantity: 1.5},
 		`1e3`:                         {Text: "1e3", Real: 1000.0, Quantity: 1000.0},
 		`true`:                        {Boolean: true},
@@ -73,7 +75,8 @@ func TestType_ValuesOfRandomTexts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
 		number := strings.TrimSuffix(fmt.Sprintf("%d.%d", random.IntN(1000), random.IntN(1000)), ".0")
-		text := []string{"", "-", "+"}[random.IntN(3)] + number + []string{"", "n", "u", "m", "k", "M", "Ki", "Mi", "Gi", "e3", "E-2", "x"}[random.IntN(12)]
+		text := []string{"", "-", "+"}[random.IntN(3)] + number + []string{"", "n", "u", "m", "k", "M", "Ki", "Mi", "Gi",
+			"e3", "E-2", "x"}[random.IntN(12)]
 		encoded, _ := json.Marshal(text) // a string
 		q, err := resource.ParseQuantity(text)
 		got := Quantity.Value(encoded)
@@ -88,7 +91,8 @@ func TestType_ValuesOfRandomTexts(t *testing.T) {
 	}
 	base := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	at := func() time.Time {
-		return base.Add(time.Duration(random.IntN(3_000_000)) * time.Microsecond).In(time.FixedZone("", 3600*(random.IntN(5)-2)))
+		return base.Add(time.Duration(random.IntN(3_000_000)) * time.Microsecond).In(time.FixedZone("",
+			3600*(random.IntN(5)-2)))
 	}
 	for range 10_000 {
 		a, b := at(), at()
@@ -103,8 +107,10 @@ func TestType_ValuesOfRandomTexts(t *testing.T) {
 func TestColumnName_IsWhatPeopleWrite(t *testing.T) {
 	t.Parallel()
 	for want, path := range map[string][]string{
-		"spec_node_name": {"spec", "nodeName"}, "spec_cluster_ip": {"spec", "clusterIP"}, "spec_pod_cidr": {"spec", "podCIDR"},
-		"up_to_date": {"Up-to-date"}, "status_qos_class": {"status", "qosClass"}, "http_get": {"HTTPGet"}, "a1_b": {"a1B"}, "spec_odd_name": {"spec", "odd-name"}, "": nil,
+		"spec_node_name": {"spec", "nodeName"}, "spec_cluster_ip": {"spec", "clusterIP"},
+		"spec_pod_cidr": {"spec", "podCIDR"},
+		"up_to_date":    {"Up-to-date"}, "status_qos_class": {"status", "qosClass"}, "http_get": {"HTTPGet"}, "a1_b": {"a1B"},
+		"spec_odd_name": {"spec", "odd-name"}, "": nil,
 	} {
 		if got := ColumnName(path...); got != want {
 			t.Errorf("%q is %s, want %s", path, got, want)
@@ -143,19 +149,23 @@ func definitions() map[string]*spec.Schema {
 	return all
 }
 
-// A table has the columns that every table has, what is printed, the scalars of the schema down to two members, and the object.
+// A table has the columns that every table has, what is printed, the scalars of the schema down to two members, and the
+// object.
 func TestSchemas_DescribeTheColumnsOfAKind(t *testing.T) {
 	t.Parallel()
 	schemas := NewSchemas(definitions())
-	table := schemas.Describe(schema.GroupResource{Group: "example.com", Resource: "things"}, schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"})
+	table := schemas.Describe(schema.GroupResource{Group: "example.com", Resource: "things"},
+		schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"})
 	var got []string
 	for _, c := range table.Columns[len(leading()):] {
 		got = append(got, fmt.Sprintf("%s %s %s", c.Name, c.Type, c.Source()))
 	}
 	want := []string{
 		"data JSON_TEXT data", "immutable BOOLEAN immutable", "items JSON_TEXT items",
-		"spec_deep_value TEXT spec.deep.value", "spec_port TEXT spec.port", "spec_ratio REAL spec.ratio", "spec_replicas INTEGER spec.replicas",
-		"spec_since DATETIME_TEXT spec.since", "spec_size DOUBLE spec.size", "spec_size_text TEXT spec.size", "object JSON_TEXT ",
+		"spec_deep_value TEXT spec.deep.value", "spec_port TEXT spec.port", "spec_ratio REAL spec.ratio",
+		"spec_replicas INTEGER spec.replicas",
+		"spec_since DATETIME_TEXT spec.since", "spec_size DOUBLE spec.size", "spec_size_text TEXT spec.size",
+		"object JSON_TEXT ",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the columns are\n%q, want\n%q", got, want)
@@ -164,14 +174,19 @@ func TestSchemas_DescribeTheColumnsOfAKind(t *testing.T) {
 		i := slices.IndexFunc(table.Columns, func(c Column) bool { return c.Name == name })
 		return table.Columns[i].Description
 	}
-	if table.Description != "A Thing." || table.Version != "v1" || table.Kind != "Thing" || description("spec_replicas") != "How many." || description("spec_port") != "A port." {
+	if table.Description != "A Thing." || table.Version != "v1" || table.Kind != "Thing" ||
+		description("spec_replicas") != "How many." || description("spec_port") != "A port." {
 		t.Errorf("the table is %+v", table)
 	}
-	if hidden := slices.DeleteFunc(slices.Clone(table.Columns), func(c Column) bool { return !c.IsHidden() }); len(hidden) != 1 || table.Columns[MomentColumn].Name != MomentName ||
-		table.Columns[LabelsColumn].Name != "labels" || table.Columns[NamespaceColumn].Name != "namespace" || table.Columns[NameColumn].Name != "name" || table.Columns[RevisionColumn].Name != "revision" {
+	if hidden := slices.DeleteFunc(slices.Clone(table.Columns), func(c Column) bool {
+		return !c.IsHidden()
+	}); len(hidden) != 1 || table.Columns[MomentColumn].Name != MomentName ||
+		table.Columns[LabelsColumn].Name != "labels" || table.Columns[NamespaceColumn].Name != "namespace" ||
+		table.Columns[NameColumn].Name != "name" || table.Columns[RevisionColumn].Name != "revision" {
 		t.Errorf("hidden are %+v", hidden)
 	}
-	none := schemas.Describe(schema.GroupResource{Resource: "others"}, schema.GroupVersionKind{Version: "v1", Kind: "Other"})
+	none := schemas.Describe(schema.GroupResource{Resource: "others"},
+		schema.GroupVersionKind{Version: "v1", Kind: "Other"})
 	if len(none.Columns) != len(leading())+1 {
 		t.Errorf("a kind without a schema has the columns %+v", none.Columns)
 	}
@@ -191,8 +206,10 @@ func TestColumns_OfWhatIsMadeOfSeveralValues(t *testing.T) {
 		name, text string
 		want       any
 	}{
-		{"ready", statuses, "1/3"}, {"restarts", statuses, int64(5)}, {"ready", "[]", "0/0"}, {"restarts", "[]", int64(0)}, {"ready", "null", nil},
-		{"owner_kind", owners, "B"}, {"owner_name", owners, "b"}, {"owner_uid", owners, "1"}, {"owner_name", `[{"name":"a","controller":false}]`, nil},
+		{"ready", statuses, "1/3"}, {"restarts", statuses, int64(5)}, {"ready", "[]", "0/0"}, {"restarts", "[]", int64(0)},
+		{"ready", "null", nil},
+		{"owner_kind", owners, "B"}, {"owner_name", owners, "b"}, {"owner_uid", owners, "1"},
+		{"owner_name", `[{"name":"a","controller":false}]`, nil},
 		{"phase", `"Running"`, "Running"},
 	} {
 		if got := value(test.name, test.text); !reflect.DeepEqual(got, test.want) {
@@ -220,13 +237,15 @@ func TestFullName_FitsAndIsUnique(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for i := range 100 {
-		name := FullName(schema.GroupResource{Group: strings.Repeat("long.", 12) + fmt.Sprint(i, ".example.com"), Resource: "things"})
+		name := FullName(schema.GroupResource{Group: strings.Repeat("long.", 12) + fmt.Sprint(i, ".example.com"),
+			Resource: "things"})
 		if len(name) > maxName || seen[name] {
 			t.Errorf("%s has %d bytes", name, len(name))
 		}
 		seen[name] = true
 	}
-	if exact := strings.Repeat("a", maxName); FullName(schema.GroupResource{Resource: exact}) != exact || FullName(schema.GroupResource{Resource: exact + "a"}) == exact+"a" {
+	if exact := strings.Repeat("a", maxName); FullName(schema.GroupResource{Resource: exact}) != exact ||
+		FullName(schema.GroupResource{Resource: exact + "a"}) == exact+"a" {
 		t.Error("the bound is another one")
 	}
 }

@@ -263,19 +263,33 @@ type logColumn struct {
 // logTables are the tables of changes, by their names: their columns.
 var logTables = map[string][]logColumn{
 	changesTable: append(changeColumns(),
-		logColumn{NewColumn("replaces", Integer, "The revision that the object had before; NULL if it did not exist."), func(c *logCursor) any {
-			if c.change().Old == nil {
-				return nil
-			}
-			return c.change().Old.Revision
-		}},
-		logColumn{NewColumn("before", JSON, "The object before the change, as it was stored; NULL for a create."), func(c *logCursor) any { return c.object(c.change().Old) }},
-		logColumn{NewColumn("after", JSON, "The object after the change, as it was stored; NULL for a delete."), func(c *logCursor) any { return c.object(&c.change().New) }},
+		logColumn{NewColumn("replaces", Integer, "The revision that the object had before; NULL if it did not exist."),
+			func(c *logCursor) any {
+				if c.change().Old == nil {
+					return nil
+				}
+				return c.change().Old.Revision
+			}},
+		logColumn{NewColumn("before", JSON, "The object before the change, as it was stored; NULL for a create."),
+			func(c *logCursor) any {
+				return c.object(c.change().Old)
+			}},
+		logColumn{NewColumn("after", JSON, "The object after the change, as it was stored; NULL for a delete."),
+			func(c *logCursor) any {
+				return c.object(&c.change().New)
+			}},
 	),
 	fieldChangesTable: append(changeColumns(),
-		logColumn{NewColumn("path", Text, "The field, such as spec.replicas."), func(c *logCursor) any { return c.field().Path }},
-		logColumn{NewColumn("old", JSON, "The value before; NULL if the field did not exist."), func(c *logCursor) any { return fieldValue(c.field().Old) }},
-		logColumn{NewColumn("new", JSON, "The value after; NULL if the field does not exist any more."), func(c *logCursor) any { return fieldValue(c.field().New) }},
+		logColumn{NewColumn("path", Text, "The field, such as spec.replicas."), func(c *logCursor) any {
+			return c.field().Path
+		}},
+		logColumn{NewColumn("old", JSON, "The value before; NULL if the field did not exist."), func(c *logCursor) any {
+			return fieldValue(c.field().Old)
+		}},
+		logColumn{NewColumn("new", JSON, "The value after; NULL if the field does not exist any more."),
+			func(c *logCursor) any {
+				return fieldValue(c.field().New)
+			}},
 	),
 }
 
@@ -290,16 +304,33 @@ func changeColumns() []logColumn {
 		return logColumn{NewColumn(name, Text, description), func(c *logCursor) any { return textOrNull(value(c.change())) }}
 	}
 	return []logColumn{
-		{NewColumn("revision", Integer, "The revision that the change gave to the object."), func(c *logCursor) any { return c.change().Revision }},
-		{NewColumn("time", Time, "When the change was made, in microseconds."), func(c *logCursor) any { return c.change().Time.UTC().Format(timeFormat) }},
+		{NewColumn("revision", Integer, "The revision that the change gave to the object."), func(c *logCursor) any {
+			return c.change().Revision
+		}},
+		{NewColumn("time", Time, "When the change was made, in microseconds."), func(c *logCursor) any {
+			return c.change().Time.UTC().Format(timeFormat)
+		}},
 		text("who", "The user who made the change.", func(c *sqlstore.Change) string { return c.Author.User }),
-		text("real_user", "The user who impersonated that one; NULL if nobody did.", func(c *sqlstore.Change) string { return c.Author.RealUser }),
+		text("real_user", "The user who impersonated that one; NULL if nobody did.", func(c *sqlstore.Change) string {
+			return c.Author.RealUser
+		}),
 		text("verb", "The verb of the request, or expire.", func(c *sqlstore.Change) string { return c.Author.Verb }),
-		text("subresource", "The subresource of the request, such as status; NULL for the object itself.", func(c *sqlstore.Change) string { return c.Author.Subresource }),
+		text("subresource", "The subresource of the request, such as status; NULL for the object itself.",
+			func(c *sqlstore.Change) string {
+				return c.Author.Subresource
+			}),
 		text("manager", "The field manager of the request.", func(c *sqlstore.Change) string { return c.Author.Manager }),
-		text("audit_id", "The ID of the request in the audit log.", func(c *sqlstore.Change) string { return c.Author.AuditID }),
-		text("resource", "The table of the object's resource, such as pods, or plural.group for a custom one.", func(c *sqlstore.Change) string { return tableOf(c.New.Of()) }),
-		{NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."), func(c *logCursor) any { return c.change().New.Namespace }},
+		text("audit_id", "The ID of the request in the audit log.", func(c *sqlstore.Change) string {
+			return c.Author.AuditID
+		}),
+		text("resource", "The table of the object's resource, such as pods, or plural.group for a custom one.",
+			func(c *sqlstore.Change) string {
+				return tableOf(c.New.Of())
+			}),
+		{NewColumn("namespace", Text, "The namespace of the object; empty for an object without one."),
+			func(c *logCursor) any {
+				return c.change().New.Namespace
+			}},
 		text("name", "The name of the object.", func(c *sqlstore.Change) string { return c.New.Name }),
 		text("uid", "The UID of the object.", func(c *sqlstore.Change) string { return c.New.UID }),
 	}

@@ -36,7 +36,8 @@ const (
 // Name returns the name of the type in an answer; it is empty for another text.
 func (t Type) Name() string { return typeNames[t] }
 
-var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Quantity: "real", Boolean: "boolean", Time: "time", JSON: "json"}
+var typeNames = map[Type]string{Text: "text", Integer: "integer", Real: "real", Quantity: "real", Boolean: "boolean",
+	Time: "time", JSON: "json"}
 
 // Value returns the value of the type that JSON has, which is valid or empty: a string, an int64, a float64, a bool or
 // RawJSON; nil for JSON of another type.
@@ -60,7 +61,10 @@ func NewColumn(name string, t Type, description string, path ...string) Column {
 }
 
 // makers make the values of the types.
-var makers = map[Type]func([]byte) any{Text: scalarText, Integer: integer, Real: number, Quantity: quantity, Boolean: boolean, Time: timestamp, JSON: document}
+var makers = map[Type]func([]byte) any{
+	Text: scalarText, Integer: integer, Real: number, Quantity: quantity, Boolean: boolean, Time: timestamp,
+	JSON: document,
+}
 
 // MomentName is the name of MomentColumn.
 const MomentName = "_at"
@@ -90,17 +94,21 @@ const (
 
 func leading() []Column {
 	owner := func(member string) Column {
-		return Column{"owner_" + member, Text, "The " + member + " of the controller that owns the object.", []string{"metadata", "ownerReferences"}, controller(member)}
+		return Column{"owner_" + member, Text, "The " + member + " of the controller that owns the object.",
+			[]string{"metadata", "ownerReferences"}, controller(member)}
 	}
 	return []Column{
-		NamespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata", "namespace"),
-		NameColumn:      NewColumn("name", Text, "The name.", "metadata", "name"),
-		RevisionColumn:  NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.", "metadata", "resourceVersion"),
+		NamespaceColumn: NewColumn("namespace", Text, "The namespace; empty for an object without one.", "metadata",
+			"namespace"),
+		NameColumn: NewColumn("name", Text, "The name.", "metadata", "name"),
+		RevisionColumn: NewColumn("revision", Integer, "The revision of the last change, which is the resourceVersion.",
+			"metadata", "resourceVersion"),
 		// The argument of the table as a function: pods('-1h').
 		MomentColumn: {Name: MomentName, Type: Text},
 		NewColumn("uid", Text, "The UID.", "metadata", "uid"),
 		NewColumn("created", Time, "When the object was created.", "metadata", "creationTimestamp"),
-		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata", "deletionTimestamp"),
+		NewColumn("deleted", Time, "When the deletion of the object was asked for; NULL for most objects.", "metadata",
+			"deletionTimestamp"),
 		LabelsColumn: NewColumn("labels", JSON, "The labels.", "metadata", "labels"),
 		NewColumn("annotations", JSON, "The annotations.", "metadata", "annotations"),
 		owner("kind"), owner("name"), owner("uid"),
@@ -244,7 +252,9 @@ func ColumnName(path ...string) string {
 		letters := []rune(member)
 		for j, r := range letters {
 			upper := unicode.IsUpper(r)
-			if upper && j > 0 && (unicode.IsLower(letters[j-1]) || unicode.IsDigit(letters[j-1]) || unicode.IsUpper(letters[j-1]) && j+1 < len(letters) && unicode.IsLower(letters[j+1])) {
+			if upper && j > 0 &&
+				(unicode.IsLower(letters[j-1]) || unicode.IsDigit(letters[j-1]) || unicode.IsUpper(letters[j-1]) &&
+					j+1 < len(letters) && unicode.IsLower(letters[j+1])) {
 				name.WriteByte('_')
 			}
 			switch {
@@ -288,7 +298,8 @@ func scalarText(data []byte) any {
 	return catalogText(data)
 }
 
-// timestamp returns a time in UTC: a fraction has six digits, as in a MicroTime, so that texts with one are in the order of the times.
+// timestamp returns a time in UTC: a fraction has six digits, as in a MicroTime, so that texts with one are in the
+// order of the times.
 func timestamp(data []byte) any {
 	s, ok := catalogText(data).(string)
 	if !ok {

@@ -23,23 +23,33 @@ func TestDetailTables_SpanAllTables(t *testing.T) {
 	f.write("pods", "shop", "web", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop","labels":{"app":"web","a\"b":"c\\d"},"annotations":{"note":"n"},
 		"ownerReferences":[{"kind":"ReplicaSet","name":"rs","uid":"u","controller":true},{"kind":"Thing","name":"t","uid":"v"}]},"spec":{},
 		"status":{"conditions":[{"type":"Ready","status":"False","reason":"No","message":null,"lastTransitionTime":"2026-01-02T03:04:05Z"},{"type":"Initialized","status":"True"}]}}`)
-	f.write("pods", "bank", "db", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"db","namespace":"bank","labels":{"app":"db"}},"spec":{}}`)
-	f.write("nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","labels":{"app":"kubelet"}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	f.write("pods", "bank", "db",
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"db","namespace":"bank","labels":{"app":"db"}},"spec":{}}`)
+	f.write("nodes", "", "n1",
+		`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","labels":{"app":"kubelet"}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	f.expect("admin", "SELECT resource, namespace, name, key, value FROM labels ORDER BY 1, 2, 3, 4",
 		"\"nodes\" \"\" \"n1\" \"app\" \"kubelet\"\n\"pods\" \"bank\" \"db\" \"app\" \"db\"\n\"pods\" \"shop\" \"web\" \"a\\\"b\" \"c\\\\d\"\n\"pods\" \"shop\" \"web\" \"app\" \"web\"")
-	f.expect("admin", "SELECT name, value FROM labels WHERE resource = 'pods' AND key = 'app' ORDER BY 1", "\"db\" \"db\"\n\"web\" \"web\"")
-	f.expect("admin", "SELECT resource FROM labels WHERE key = 'app' AND resource IN ('pods', 'nodes') AND value <> 'db' ORDER BY 1", "\"nodes\"\n\"pods\"")
+	f.expect("admin", "SELECT name, value FROM labels WHERE resource = 'pods' AND key = 'app' ORDER BY 1",
+		"\"db\" \"db\"\n\"web\" \"web\"")
+	f.expect("admin",
+		"SELECT resource FROM labels WHERE key = 'app' AND resource IN ('pods', 'nodes') AND value <> 'db' ORDER BY 1",
+		"\"nodes\"\n\"pods\"")
 	f.expect("admin", "SELECT count(*) FROM labels WHERE resource = 'things' OR resource = NULL", "0")
 	f.expect("admin", "SELECT name, key, value FROM annotations", `"web" "note" "n"`)
-	f.expect("admin", "SELECT kind, owner, uid, controller FROM owners WHERE name = 'web' ORDER BY 1", "\"ReplicaSet\" \"rs\" \"u\" true\n\"Thing\" \"t\" \"v\" null")
-	f.expect("admin", "SELECT resource, type, reason, message, changed FROM conditions WHERE status = 'False'", `"pods" "Ready" "No" null "2026-01-02T03:04:05Z"`)
-	f.expect("admin", "SELECT p.name, c.status FROM pods p LEFT JOIN conditions c ON c.resource = 'pods' AND c.namespace = p.namespace AND c.name = p.name AND c.type = 'Ready' ORDER BY 1",
+	f.expect("admin", "SELECT kind, owner, uid, controller FROM owners WHERE name = 'web' ORDER BY 1",
+		"\"ReplicaSet\" \"rs\" \"u\" true\n\"Thing\" \"t\" \"v\" null")
+	f.expect("admin", "SELECT resource, type, reason, message, changed FROM conditions WHERE status = 'False'",
+		`"pods" "Ready" "No" null "2026-01-02T03:04:05Z"`)
+	f.expect("admin",
+		"SELECT p.name, c.status FROM pods p LEFT JOIN conditions c ON c.resource = 'pods' AND c.namespace = p.namespace AND c.name = p.name AND c.type = 'Ready' ORDER BY 1",
 		"\"db\" null\n\"web\" \"False\"")
-	if got, err := f.ask("admin", "SELECT name FROM labels WHERE resource = ?1 AND value = ?2", `"pods"`, `"db"`); got != `"db"` || err != nil {
+	if got, err := f.ask("admin", "SELECT name FROM labels WHERE resource = ?1 AND value = ?2", `"pods"`,
+		`"db"`); got != `"db"` || err != nil {
 		t.Error(got, err)
 	}
 	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'conditions'", "8")
-	f.expect("admin", "SELECT count(*) FROM byre_columns WHERE table_name = 'conditions' OR (table_name = 'labels' AND name <> '')", "13")
+	f.expect("admin",
+		"SELECT count(*) FROM byre_columns WHERE table_name = 'conditions' OR (table_name = 'labels' AND name <> '')", "13")
 }
 
 // The objects of other tables than those of the resource that a statement names are neither loaded nor asked about.
@@ -77,7 +87,8 @@ func TestDetailTables_FailAsTheTablesDo(t *testing.T) {
 	f := newFixture(t)
 	f.config.Tables = failing{f}
 	for _, sql := range []string{
-		"SELECT * FROM labels", "SELECT * FROM labels WHERE resource = 'x'", "SELECT * FROM events_about", "SELECT * FROM byre_columns", "SELECT resource_of('v1', 'Pod')",
+		"SELECT * FROM labels", "SELECT * FROM labels WHERE resource = 'x'", "SELECT * FROM events_about",
+		"SELECT * FROM byre_columns", "SELECT resource_of('v1', 'Pod')",
 	} {
 		_, err := f.ask("admin", sql)
 		if got, message := code(err); got != 503 || message != "not yet" {
@@ -92,10 +103,13 @@ func TestDetailTables_HideOtherRows(t *testing.T) {
 	for _, namespace := range []string{"a", "b"} {
 		f.write("pods", namespace, "p", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":%q,"labels":{"app":"web"}},
 			"spec":{"containers":[{"name":"c","envFrom":[{"secretRef":{"name":"s"}}]}]},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, namespace))
-		f.write("services", namespace, "s", fmt.Sprintf(`{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":%q,"labels":{"x":"y"}},"spec":{"selector":{"app":"web"}}}`, namespace))
+		f.write("services", namespace, "s",
+			fmt.Sprintf(
+				`{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":%q,"labels":{"x":"y"}},"spec":{"selector":{"app":"web"}}}`, namespace))
 	}
 	f.allowed["alice pods b"], f.allowed["bob services "] = true, true
-	for _, where := range []string{"", " WHERE namespace = 'a' OR namespace = 'b'", " WHERE name = 'p' OR name = 's'", " WHERE resource IN ('pods', 'services')", " WHERE namespace IN ('a', 'b') AND name IN ('p', 's')"} {
+	for _, where := range []string{"", " WHERE namespace = 'a' OR namespace = 'b'", " WHERE name = 'p' OR name = 's'",
+		" WHERE resource IN ('pods', 'services')", " WHERE namespace IN ('a', 'b') AND name IN ('p', 's')"} {
 		f.expect("alice", "SELECT DISTINCT resource, namespace FROM labels"+where, `"pods" "b"`)
 		f.expect("alice", "SELECT count(*) FROM conditions"+where, "1")
 		f.expect("alice", "SELECT count(*) FROM container_env_refs"+where, "1")
@@ -115,7 +129,8 @@ func TestDetailTables_HideOtherRows(t *testing.T) {
 		"SELECT count(*) FROM pods NATURAL JOIN nodes": "nodes is empty: you may not list nodes in all namespaces, nor in one that has some",
 	} {
 		var warnings warningRecorder
-		if _, err := ask(warning.WithWarningRecorder(t.Context(), &warnings), f.Storage, "alice", sql); err != nil || strings.Join(warnings, "; ") != want {
+		if _, err := ask(warning.WithWarningRecorder(t.Context(), &warnings), f.Storage, "alice", sql); err != nil ||
+			strings.Join(warnings, "; ") != want {
 			t.Errorf("%s: warnings %q, want %q; %v", sql, warnings, want, err)
 		}
 	}
@@ -137,10 +152,15 @@ func TestDetailTables_NameWhereVariablesComeFrom(t *testing.T) {
 			{"name":"F","valueFrom":{"fileKeyRef":{"volumeName":"v","path":"p","key":"k"}}}],
 			"envFrom":[{"prefix":"x","configMapRef":{"name":"all"}},{"secretRef":{"name":"more","optional":true}}]}],
 		"volumes":[{"name":"p","projected":{"sources":[{"configMap":{"name":"pc"}},{"secret":{"name":"ps"}},{"downwardAPI":{}}]}}]}}`)
-	f.expect("admin", "SELECT container, variable, type, source, key, optional FROM container_env_refs ORDER BY variable, type", strings.Join([]string{
-		`"c" null "configMap" "all" null false`, `"c" null "secret" "more" null true`, `"i" "A" "resource" "c" "limits.cpu" false`, `"c" "C" "configMap" "cm" "k" true`,
-		`"c" "D" "secret" "s" "k" false`, `"c" "E" "field" null "metadata.name" false`, `"c" "F" "file" "v" "k" false`}, "\n"))
-	f.expect("admin", "SELECT type, source FROM volumes ORDER BY type", "\"configMap\" \"pc\"\n\"downwardAPI\" null\n\"projected\" null\n\"secret\" \"ps\"")
+	f.expect("admin",
+		"SELECT container, variable, type, source, key, optional FROM container_env_refs ORDER BY variable, type",
+		strings.Join([]string{
+			`"c" null "configMap" "all" null false`, `"c" null "secret" "more" null true`,
+			`"i" "A" "resource" "c" "limits.cpu" false`, `"c" "C" "configMap" "cm" "k" true`,
+			`"c" "D" "secret" "s" "k" false`, `"c" "E" "field" null "metadata.name" false`, `"c" "F" "file" "v" "k" false`},
+			"\n"))
+	f.expect("admin", "SELECT type, source FROM volumes ORDER BY type",
+		"\"configMap\" \"pc\"\n\"downwardAPI\" null\n\"projected\" null\n\"secret\" \"ps\"")
 }
 
 func TestDetailTables_TellWhatEventsAreAbout(t *testing.T) {
@@ -150,7 +170,8 @@ func TestDetailTables_TellWhatEventsAreAbout(t *testing.T) {
 		"type":"Warning","reason":"BackOff","message":"m","count":3,"firstTimestamp":"2026-01-02T03:04:05Z","lastTimestamp":"2026-01-02T03:05:05Z","reportingComponent":"","source":{"component":"kubelet"}}`)
 	f.write("events", "default", "e2", `{"kind":"Event","apiVersion":"v1","metadata":{"name":"e2","namespace":"default"},"involvedObject":{"kind":"Node","name":"n1"},
 		"type":"Normal","reason":"R","eventTime":"2026-01-02T03:04:05.5Z","series":{"count":7,"lastObservedTime":"2026-01-02T04:04:05Z"},"firstTimestamp":null,"reportingComponent":"c"}`)
-	f.write("events", "default", "e3", `{"kind":"Event","apiVersion":"v1","metadata":{"name":"e3","namespace":"default"},"involvedObject":{"kind":"Gear","apiVersion":"example.com/v1","name":"g"},"reason":"R"}`)
+	f.write("events", "default", "e3",
+		`{"kind":"Event","apiVersion":"v1","metadata":{"name":"e3","namespace":"default"},"involvedObject":{"kind":"Gear","apiVersion":"example.com/v1","name":"g"},"reason":"R"}`)
 	f.expect("admin", "SELECT * FROM events_about ORDER BY name DESC", strings.Join([]string{
 		`"pods" "shop" "web" "Warning" "BackOff" "m" 3 "2026-01-02T03:04:05Z" "2026-01-02T03:05:05Z" "kubelet"`,
 		`"nodes" "" "n1" "Normal" "R" null 7 "2026-01-02T03:04:05.500000Z" "2026-01-02T04:04:05.000000Z" "c"`,
@@ -162,9 +183,11 @@ func TestDetailTables_TellWhatEventsAreAbout(t *testing.T) {
 func TestSelectors_SelectAsUpstream(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`services {"app":"web"}`: "web web2", `services {"app":"web","tier":"x"}`: "web2", `services {}`: "", `services null`: "", `services {"app":7}`: "",
+		`services {"app":"web"}`: "web web2", `services {"app":"web","tier":"x"}`: "web2", `services {}`: "",
+		`services null`: "", `services {"app":7}`: "",
 		`services {"tier":"x","app":"web"}`: "web2", `replicationcontrollers {"app":"db"}`: "db",
-		`deployments {"matchLabels":{"app":"web"}}`: "web web2", `poddisruptionbudgets {}`: "db none web web2", `poddisruptionbudgets null`: "", `networkpolicies {}`: "db none web web2",
+		`deployments {"matchLabels":{"app":"web"}}`: "web web2", `poddisruptionbudgets {}`: "db none web web2",
+		`poddisruptionbudgets null`: "", `networkpolicies {}`: "db none web web2",
 		`jobs {"matchExpressions":[{"key":"app","operator":"In","values":["web","db"]}]}`:            "db web web2",
 		`jobs {"matchExpressions":[{"key":"app","operator":"NotIn","values":["web"]}]}`:              "db none",
 		`jobs {"matchExpressions":[{"key":"app","operator":"DoesNotExist"}]}`:                        "none",
@@ -174,7 +197,8 @@ func TestSelectors_SelectAsUpstream(t *testing.T) {
 		resource, selector, _ := strings.Cut(text, " ")
 		parsed := selectors[resource].parse([]byte(selector))
 		var got []string
-		for _, p := range []pod{{"db", labelsOf(`{"app":"db"}`)}, {"none", nil}, {"web", labelsOf(`{"app":"web"}`)}, {"web2", labelsOf(`{"tier":"x","app":"web"}`)}} {
+		for _, p := range []pod{{"db", labelsOf(`{"app":"db"}`)}, {"none", nil}, {"web", labelsOf(`{"app":"web"}`)},
+			{"web2", labelsOf(`{"tier":"x","app":"web"}`)}} {
 			if parsed.Matches(p.labels) {
 				got = append(got, p.name)
 			}
@@ -187,11 +211,15 @@ func TestSelectors_SelectAsUpstream(t *testing.T) {
 	f.pod("shop", "web-1", "n")
 	f.pod("shop", "web-2", "n")
 	f.pod("bank", "web-3", "n")
-	f.write("services", "shop", "s", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":"shop"},"spec":{"selector":{"app":"web"}}}`)
-	f.write("services", "shop", "idle", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"idle","namespace":"shop"},"spec":{"selector":{"app":"none"}}}`)
-	f.expect("admin", "SELECT resource, namespace, name, pod FROM selectors ORDER BY pod", "\"services\" \"shop\" \"s\" \"web-1\"\n\"services\" \"shop\" \"s\" \"web-2\"")
+	f.write("services", "shop", "s",
+		`{"kind":"Service","apiVersion":"v1","metadata":{"name":"s","namespace":"shop"},"spec":{"selector":{"app":"web"}}}`)
+	f.write("services", "shop", "idle",
+		`{"kind":"Service","apiVersion":"v1","metadata":{"name":"idle","namespace":"shop"},"spec":{"selector":{"app":"none"}}}`)
+	f.expect("admin", "SELECT resource, namespace, name, pod FROM selectors ORDER BY pod",
+		"\"services\" \"shop\" \"s\" \"web-1\"\n\"services\" \"shop\" \"s\" \"web-2\"")
 	f.expect("admin", "SELECT name FROM selectors WHERE namespace = 'shop' AND pod = 'web-2'", `"s"`)
-	f.expect("admin", "SELECT name FROM services s WHERE NOT EXISTS (SELECT 1 FROM selectors e WHERE e.resource = 'services' AND e.namespace = s.namespace AND e.name = s.name)", `"idle"`)
+	f.expect("admin",
+		"SELECT name FROM services s WHERE NOT EXISTS (SELECT 1 FROM selectors e WHERE e.resource = 'services' AND e.namespace = s.namespace AND e.name = s.name)", `"idle"`)
 }
 
 // The plan of a query of a detail table changes no answer.
@@ -201,14 +229,16 @@ func TestDetailPlans_GiveEqualRows(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test
 	for i := range 200 {
 		namespace, name := fmt.Sprint("ns", random.IntN(4)), fmt.Sprint("o", i)
-		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name, "namespace": namespace, "labels": map[string]string{fmt.Sprint("k", random.IntN(3)): fmt.Sprint("v", random.IntN(3)), "k9": "v9"}}})
+		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": name, "namespace": namespace,
+			"labels": map[string]string{fmt.Sprint("k", random.IntN(3)): fmt.Sprint("v", random.IntN(3)), "k9": "v9"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.write([]string{"pods", "services"}[random.IntN(2)], namespace, name, string(text))
 	}
 	columns := []string{"resource", "namespace", "name", "key", "value"}
-	values := []string{"'pods'", "'services'", "'ns1'", "'o7'", "'k1'", "'v1'", "'k9'", "NULL", "7", "(SELECT max(key) FROM labels)"}
+	values := []string{"'pods'", "'services'", "'ns1'", "'o7'", "'k1'", "'v1'", "'k9'", "NULL", "7",
+		"(SELECT max(key) FROM labels)"}
 	for range 300 {
 		var planned, scanned []string
 		for range 1 + random.IntN(3) {
@@ -225,8 +255,10 @@ func TestDetailPlans_GiveEqualRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := f.ask("admin", head+strings.Join(planned, conjunction)+" ORDER BY 1, 2, 3, 4"); got != want || err != nil {
-			t.Fatalf("WHERE %s: %d rows %v, want %d", strings.Join(planned, conjunction), strings.Count(got, "\n"), err, strings.Count(want, "\n"))
+		if got, err := f.ask("admin", head+strings.Join(planned, conjunction)+" ORDER BY 1, 2, 3, 4"); got != want ||
+			err != nil {
+			t.Fatalf("WHERE %s: %d rows %v, want %d", strings.Join(planned, conjunction), strings.Count(got, "\n"), err,
+				strings.Count(want, "\n"))
 		}
 	}
 }
@@ -236,12 +268,14 @@ func TestDetailTables_TakeOddObjects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for name, text := range map[string]string{
-		"empty": `{}`, "types": `{"metadata":{"labels":[1,{"a":"b"}],"annotations":7,"ownerReferences":{"a":"b"}},"spec":[],"status":{"conditions":{"type":"x"}}}`,
-		"null": `{"metadata":{"labels":null,"annotations":null,"ownerReferences":null},"spec":null,"status":null}`,
-		"deep": `{"metadata":{"labels":{"a":{"b":1}},"ownerReferences":[1,"a",null,[]]},"spec":{"containers":{"a":1},"initContainers":[1,{"env":{},"envFrom":[7]}]},"status":{"conditions":[{"type":{}}]}}`,
+		"empty": `{}`,
+		"types": `{"metadata":{"labels":[1,{"a":"b"}],"annotations":7,"ownerReferences":{"a":"b"}},"spec":[],"status":{"conditions":{"type":"x"}}}`,
+		"null":  `{"metadata":{"labels":null,"annotations":null,"ownerReferences":null},"spec":null,"status":null}`,
+		"deep":  `{"metadata":{"labels":{"a":{"b":1}},"ownerReferences":[1,"a",null,[]]},"spec":{"containers":{"a":1},"initContainers":[1,{"env":{},"envFrom":[7]}]},"status":{"conditions":[{"type":{}}]}}`,
 	} {
 		for _, resource := range []string{"pods", "services"} {
-			w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: "odd", Resource: resource, Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: "v1.37/v1"}
+			w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: "odd", Resource: resource, Name: name},
+				Value: []byte(text), UID: "u-" + name, Encoding: "v1.37/v1"}
 			if _, err := f.store.Commit(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +284,9 @@ func TestDetailTables_TakeOddObjects(t *testing.T) {
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"})
 	for name := range detailTables {
 		q := &Query{Spec: Spec{SQL: "SELECT * FROM " + name}}
-		if _, err := f.Create(ctx, q, func(context.Context, runtime.Object) error { return nil }, nil); err != nil && name != "rbac_rules" {
+		if _, err := f.Create(ctx, q, func(context.Context, runtime.Object) error {
+			return nil
+		}, nil); err != nil && name != "rbac_rules" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -38,8 +38,8 @@ func detailsIn(sql string) iter.Seq2[string, DetailTable] {
 	}
 }
 
-// detailTable is a DetailTable as a virtual table. A view over all tables would read each of them, and ask the authorizer
-// about each, before it is known that the statement wants one resource.
+// detailTable is a DetailTable as a virtual table. A view over all tables would read each of them, and ask the
+// authorizer about each, before it is known that the statement wants one resource.
 type detailTable struct {
 	DetailTable
 	name   string

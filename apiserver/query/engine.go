@@ -31,7 +31,8 @@ const (
 // Errors of a statement.
 var (
 	// errTooLarge means that a statement, a value, or what a query needs in memory, is too large.
-	errTooLarge   = errors.New("the query needs more memory than --sql-memory, or a row is larger than 16 MiB: select fewer rows or columns")
+	errTooLarge = errors.New(
+		"the query needs more memory than --sql-memory, or a row is larger than 16 MiB: select fewer rows or columns")
 	errTooDeep    = errors.New("the statement, or a path of JSON in it, is nested too deeply")
 	errEmpty      = errors.New("no statement")
 	errParameters = errors.New("wrong number of parameters")
@@ -138,7 +139,8 @@ func addModule[T sqlite3.VTab](e *engine, name, ddl string, connect func() T) er
 
 // view makes a view, which fill fills.
 func (e *engine) view(name string, t *Table) *view {
-	v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget, past: e.past, cause: &e.cause, then: map[string]*selection{}}
+	v := &view{Table: t, name: name, ctx: e.ctx, budget: e.budget, past: e.past, cause: &e.cause,
+		then: map[string]*selection{}}
 	e.views = append(e.views, v)
 	return v
 }
@@ -350,9 +352,9 @@ type function struct {
 	call      sqlite3.ScalarFunction
 }
 
-// textFunctions are those of SQLite of which one call takes the product of the lengths of two texts: hours, for texts of
-// megabytes. SQLite asks whether to go on after 1,000 of its instructions only, which may be hundreds of calls. These take
-// the sum of the lengths, or end with the query.
+// textFunctions are those of SQLite of which one call takes the product of the lengths of two texts: hours, for texts
+// of megabytes. SQLite asks whether to go on after 1,000 of its instructions only, which may be hundreds of calls.
+// These take the sum of the lengths, or end with the query.
 func textFunctions(ctx context.Context) []function {
 	return []function{
 		{"like", 2, matches(ctx, parseLike)},

@@ -26,7 +26,8 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	}
 	f.config.Memory, f.config.Timeout = 32<<20, 5*time.Second
 	bomb := "WITH RECURSIVE r(n, s) AS (SELECT 1, zeroblob(100000) UNION ALL SELECT n + 1, zeroblob(100000) FROM r) SELECT count(DISTINCT s || n) FROM r"
-	statements := []string{bomb, "SELECT group_concat(hex(zeroblob(3000000))) FROM pods", "SELECT 1; " + bomb, "SELECT x", "SELECT zeroblob(20000000)"}
+	statements := []string{bomb, "SELECT group_concat(hex(zeroblob(3000000))) FROM pods", "SELECT 1; " + bomb, "SELECT x",
+		"SELECT zeroblob(20000000)"}
 	// These overflow the stack of SQLite, the second while it is prepared.
 	nested := []string{
 		"SELECT length(hex(zeroblob(7000000))), json_set('{}', '$" + strings.Repeat(".a", 900) + "', 1)",
@@ -62,9 +63,11 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 	f := newFixture(t)
 	f.config.Memory = 16 << 20
 	object := func(element string) []byte {
-		return []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"big","namespace":"a"},"data":[` + strings.Repeat(element+",", 300_000) + element + "]}")
+		return []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"big","namespace":"a"},"data":[` +
+			strings.Repeat(element+",", 300_000) + element + "]}")
 	}
-	w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Namespace: "a", Name: "big"}, UID: "u-big", Value: object("1")}
+	w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "configmaps", Namespace: "a", Name: "big"},
+		UID: "u-big", Value: object("1")}
 	made, err := f.store.Commit(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
@@ -110,8 +113,9 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 		t.Errorf("a text that is no quantity took %d MiB", took>>20)
 	}
 	// What a cursor has kept is given back before it scans again.
-	f.expect("admin", "SELECT sum((SELECT length(after) FROM changes WHERE revision = r.value LIMIT 1) > 0) FROM json_each('["+
-		strings.TrimSuffix(strings.Repeat(fmt.Sprint(made.Revision, ","), 100), ",")+"]') r", "100")
+	f.expect("admin",
+		"SELECT sum((SELECT length(after) FROM changes WHERE revision = r.value LIMIT 1) > 0) FROM json_each('["+
+			strings.TrimSuffix(strings.Repeat(fmt.Sprint(made.Revision, ","), 100), ",")+"]') r", "100")
 }
 
 // residentBytes is the memory of the process that is in use.

@@ -37,7 +37,8 @@ var bombs = []string{
 	"SELECT printf('%.*c', 2000000000, 'x')",
 	"SELECT replace(printf('%.*c', 10000000, 'x'), 'x', 'yyyyyyyyyyyyyyyyyyyyyy')",
 	"WITH RECURSIVE b(s) AS MATERIALIZED (SELECT hex(zeroblob(1000000))), r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r, b WHERE " +
-		strings.Repeat("s LIKE '%"+strings.Repeat("0_", 90)+"1' || n OR ", 20) + "s GLOB '*" + strings.Repeat("[^1]", 40) + "1' || n",
+		strings.Repeat("s LIKE '%"+strings.Repeat("0_", 90)+"1' || n OR ", 20) + "s GLOB '*" + strings.Repeat("[^1]", 40) +
+		"1' || n",
 	"SELECT (SELECT json(json_group_array(json_array(a.object, b.object))) FROM pods a, pods b, pods c), count(DISTINCT a.object || b.object || c.object) FROM pods a, pods b, pods c, pods d",
 }
 
@@ -65,7 +66,9 @@ func TestLimits_CancelEndsAQuery(t *testing.T) {
 	ctx, cancel := context.WithCancel(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}))
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.Create(ctx, &Query{Spec: Spec{SQL: bombs[0]}}, func(context.Context, k8sruntime.Object) error { return nil }, nil)
+		_, err := f.Create(ctx, &Query{Spec: Spec{SQL: bombs[0]}}, func(context.Context, k8sruntime.Object) error {
+			return nil
+		}, nil)
 		done <- err
 	}()
 	cancel()
@@ -74,8 +77,8 @@ func TestLimits_CancelEndsAQuery(t *testing.T) {
 	}
 }
 
-// More queries than --sql-concurrency wait, and the answer of those that wait too long is 429. Those of another user wait
-// for one of their own.
+// More queries than --sql-concurrency wait, and the answer of those that wait too long is 429. Those of another user
+// wait for one of their own.
 func TestLimits_QueriesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -177,15 +180,18 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 	}
 }
 
-// The rows that a detail table makes of one object, which can be many more than its bytes, take memory and end with the query.
+// The rows that a detail table makes of one object, which can be many more than its bytes, take memory and end with the
+// query.
 func TestLimits_HoldForTheRowsOfOneObject(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.config.Timeout = time.Minute
 	hundred := `["a"` + strings.Repeat(`,"a"`, 99) + `]`
-	role := fmt.Sprintf(`{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"r"},"rules":[{"apiGroups":%[1]s,"resources":%[1]s,"verbs":%[1]s}]}`, hundred)
+	role := fmt.Sprintf(
+		`{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"r"},"rules":[{"apiGroups":%[1]s,"resources":%[1]s,"verbs":%[1]s}]}`, hundred)
 	key := sqlstore.Key{Group: "rbac.authorization.k8s.io", Resource: "clusterroles", Name: "r"}
-	if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(role), UID: "u-r"}); err != nil {
+	if _, err := f.store.Commit(t.Context(),
+		sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(role), UID: "u-r"}); err != nil {
 		t.Fatal(err)
 	}
 	f.expect("admin", "SELECT count(*) FROM rbac_rules WHERE verb = 'b'", "0")
@@ -222,7 +228,8 @@ func TestLimits_PatternsMatchAsInSQLite(t *testing.T) {
 	var want []string
 	for range 5000 {
 		pair := [2]string{random("aAbBcñ!]^-"), random("aAbñ%_!*?[[]^-c")}
-		if err := errors.Join(stmt.Reset(), stmt.BindText(1, pair[0]), stmt.BindText(2, pair[1])); err != nil || !stmt.Step() {
+		if err := errors.Join(stmt.Reset(), stmt.BindText(1, pair[0]), stmt.BindText(2, pair[1])); err != nil ||
+			!stmt.Step() {
 			t.Fatal(err, stmt.Err())
 		}
 		pairs, want = append(pairs, pair), append(want, fmt.Sprint(stmt.ColumnInt(0), stmt.ColumnInt(1)))

@@ -110,9 +110,13 @@ func (p *past) show(v *view, moment string, revision int64) (*selection, error) 
 	if err != nil {
 		return nil, err
 	}
-	shown := &selection{view: v, source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope, byNamespace: map[string][]*watch.Entry{}}}
+	shown := &selection{view: v,
+		source: &stored{past: p, view: v, moment: moment, revision: revision, scope: scope,
+			byNamespace: map[string][]*watch.Entry{}}}
 	if !scope.All && len(scope.Namespaces) == 0 {
-		shown.forbidden = fmt.Sprintf("you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.Resource, changes.Group)
+		shown.forbidden = fmt.Sprintf(
+			"you may not list %s and changes.%s in all namespaces, nor in one that there has been since", v.Resource,
+			changes.Group)
 		return shown, nil
 	}
 	return shown, p.covers(v.Of(), moment, revision)

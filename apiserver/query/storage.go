@@ -81,7 +81,9 @@ func (*Storage) NamespaceScoped() bool { return false }
 func (*Storage) GetSingularName() string { return "query" }
 
 // Create implements rest.Creater: it answers with the result.
-func (s *Storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (s *Storage) Create(
+	ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions,
+) (runtime.Object, error) {
 	q, ok := obj.(*Query)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Query: %T", obj))
@@ -295,8 +297,8 @@ func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
 	return e.declareChanges()
 }
 
-// resources finds tables by the name that detail tables give to a resource: the shortest name of its table. It belongs to
-// one query.
+// resources finds tables by the name that detail tables give to a resource: the shortest name of its table. It belongs
+// to one query.
 type resources struct {
 	ctx    context.Context
 	tables Tables
@@ -315,7 +317,8 @@ func (r *resources) table(name string) (*Table, error) {
 	if t == nil || err != nil || t.Resource.Resource == name {
 		return t, err
 	}
-	if short, err := r.tables.Table(r.ctx, t.Resource.Resource); short == nil || err != nil || short.Resource != t.Resource {
+	if short, err := r.tables.Table(r.ctx, t.Resource.Resource); short == nil || err != nil ||
+		short.Resource != t.Resource {
 		return t, err
 	}
 	return nil, nil
@@ -375,8 +378,8 @@ func (s *Storage) prepare(e *engine, q *Spec) error {
 	return err
 }
 
-// declareGone makes the tables of resources known whose definitions are gone and whose past the user may see, and reports
-// whether the statement may name one. Nothing is known of such a resource but the members of every object.
+// declareGone makes the tables of resources known whose definitions are gone and whose past the user may see, and
+// reports whether the statement may name one. Nothing is known of such a resource but the members of every object.
 func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 	histories, err := e.past.historiesOf()
 	if err != nil {
@@ -416,7 +419,8 @@ func (s *Storage) declareGone(e *engine, sql string) (found bool, err error) {
 //
 // As for a list, the authorizer is asked before the rows are read: about all namespaces, and if
 // the answer is no, about each namespace in which there are rows. Objects of a resource whose definition
-// is not known, if it has any, have been left behind or are newer than what is known: they are shown by the rights of the past.
+// is not known, if it has any, have been left behind or are newer than what is known: they are shown by the rights of
+// the past.
 func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision string, err error) {
 	at := p.moment
 	if p.latest, err = s.config.Feed.Latest(ctx); err != nil {
@@ -485,7 +489,9 @@ func (s *Storage) fill(ctx context.Context, p *past, views []*view) (revision st
 
 // mayList returns the namespaces in which the user may list the objects of a table; nil means all. known has the
 // answers of the authorizer, by namespace.
-func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot, known map[string]bool) ([]string, error) {
+func (s *Storage) mayList(
+	ctx context.Context, t *Table, snapshot watch.Snapshot, known map[string]bool,
+) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("the request has no user"))
@@ -510,12 +516,15 @@ func (s *Storage) mayList(ctx context.Context, t *Table, snapshot watch.Snapshot
 }
 
 // may asks the authorizer what the handler of lists asks, unless the answer is known.
-func (s *Storage) may(ctx context.Context, who user.Info, t *Table, namespace string, known map[string]bool) (bool, error) {
+func (s *Storage) may(
+	ctx context.Context, who user.Info, t *Table, namespace string, known map[string]bool,
+) (bool, error) {
 	if allowed, ok := known[namespace]; ok {
 		return allowed, nil
 	}
 	decision, _, err := s.config.Log.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
-		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version, Resource: t.Resource.Resource, ResourceRequest: true,
+		User: who, Verb: "list", Namespace: namespace, APIGroup: t.Resource.Group, APIVersion: t.Version,
+		Resource: t.Resource.Resource, ResourceRequest: true,
 	})
 	if known[namespace] = decision == authorizer.DecisionAllow; !known[namespace] && err != nil {
 		return false, apierrors.NewInternalError(err)

@@ -86,14 +86,16 @@ func newFixture(t testing.TB) *fixture {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, object, list, apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
+		if _, _, err := opts.Decorator(opts.StorageConfig, "/"+opts.ResourcePrefix, nil, object, list,
+			apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		return getter.Lookup(r)
 	}
 	tableOf := func(gr schema.GroupResource, kind string, of *spec.Schema, object, list func() runtime.Object) *Table {
 		gvk := schema.GroupVersionKind{Group: gr.Group, Version: "v1", Kind: kind}
-		of.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": kind}})
+		of.AddExtension("x-kubernetes-group-version-kind",
+			[]any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": kind}})
 		table := NewSchemas(map[string]*spec.Schema{kind: of}).Describe(gr, gvk)
 		table.Store = open(gr, object, list)
 		return table
@@ -102,11 +104,21 @@ func newFixture(t testing.TB) *fixture {
 		return tableOf(core.Resource(plural), kind, of, object, list)
 	}
 	f.tables = map[string]*Table{
-		"pods":         table("pods", "Pod", podSchema(), func() runtime.Object { return &core.Pod{} }, func() runtime.Object { return &core.PodList{} }),
-		"services":     table("services", "Service", &spec.Schema{}, func() runtime.Object { return &core.Service{} }, func() runtime.Object { return &core.ServiceList{} }),
-		"events":       table("events", "Event", eventSchema(), func() runtime.Object { return &core.Event{} }, func() runtime.Object { return &core.EventList{} }),
-		"clusterroles": tableOf(rbac.Resource("clusterroles"), "ClusterRole", &spec.Schema{}, func() runtime.Object { return &rbac.ClusterRole{} }, func() runtime.Object { return &rbac.ClusterRoleList{} }),
-		"nodes":        table("nodes", "Node", nodeSchema(), func() runtime.Object { return &core.Node{} }, func() runtime.Object { return &core.NodeList{} }),
+		"pods": table("pods", "Pod", podSchema(), func() runtime.Object {
+			return &core.Pod{}
+		}, func() runtime.Object { return &core.PodList{} }),
+		"services": table("services", "Service", &spec.Schema{}, func() runtime.Object {
+			return &core.Service{}
+		}, func() runtime.Object { return &core.ServiceList{} }),
+		"events": table("events", "Event", eventSchema(), func() runtime.Object {
+			return &core.Event{}
+		}, func() runtime.Object { return &core.EventList{} }),
+		"clusterroles": tableOf(rbac.Resource("clusterroles"), "ClusterRole", &spec.Schema{}, func() runtime.Object {
+			return &rbac.ClusterRole{}
+		}, func() runtime.Object { return &rbac.ClusterRoleList{} }),
+		"nodes": table("nodes", "Node", nodeSchema(), func() runtime.Object {
+			return &core.Node{}
+		}, func() runtime.Object { return &core.NodeList{} }),
 	}
 	log := &changes.Log{Driver: f.driver, Authorizer: f, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
 	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
@@ -123,7 +135,8 @@ func scalar(kind string) spec.Schema {
 
 func podSchema() *spec.Schema {
 	s := object(map[string]spec.Schema{
-		"spec":   object(map[string]spec.Schema{"nodeName": scalar("string"), "priority": scalar("integer"), "hostNetwork": scalar("boolean")}),
+		"spec": object(map[string]spec.Schema{"nodeName": scalar("string"), "priority": scalar("integer"),
+			"hostNetwork": scalar("boolean")}),
 		"status": object(map[string]spec.Schema{"phase": scalar("string"), "podIP": scalar("string")}),
 	})
 	return &s
@@ -134,9 +147,10 @@ func eventSchema() *spec.Schema {
 	s := object(map[string]spec.Schema{
 		"type": scalar("string"), "reason": scalar("string"), "message": scalar("string"), "count": scalar("integer"),
 		"firstTimestamp": date, "lastTimestamp": date, "eventTime": date, "reportingComponent": scalar("string"),
-		"source":         object(map[string]spec.Schema{"component": scalar("string")}),
-		"series":         object(map[string]spec.Schema{"count": scalar("integer"), "lastObservedTime": date}),
-		"involvedObject": object(map[string]spec.Schema{"apiVersion": scalar("string"), "kind": scalar("string"), "namespace": scalar("string"), "name": scalar("string")}),
+		"source": object(map[string]spec.Schema{"component": scalar("string")}),
+		"series": object(map[string]spec.Schema{"count": scalar("integer"), "lastObservedTime": date}),
+		"involvedObject": object(map[string]spec.Schema{"apiVersion": scalar("string"), "kind": scalar("string"),
+			"namespace": scalar("string"), "name": scalar("string")}),
 	})
 	return &s
 }
@@ -158,7 +172,9 @@ func (f *fixture) write(resource, namespace, name, text string) {
 
 func (f *fixture) pod(namespace, name, node string) {
 	f.Helper()
-	f.write("pods", namespace, name, fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web"}},"spec":{"nodeName":%q,"priority":7,"hostNetwork":true,"containers":[]},"status":{"phase":"Running"}}`, name, namespace, name, node))
+	f.write("pods", namespace, name,
+		fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web"}},"spec":{"nodeName":%q,"priority":7,"hostNetwork":true,"containers":[]},"status":{"phase":"Running"}}`, name, namespace, name, node))
 }
 
 // ask runs a query as a user, and returns the result as text, one row a line, or the error.
@@ -213,14 +229,20 @@ func TestQuery_AnswersWithTypedColumns(t *testing.T) {
 	f.pod("shop", "web-1", "n1")
 	f.pod("shop", "web-2", "n2")
 	f.pod("bank", "db", "n1")
-	f.write("nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"podCIDR":"10.0.0.0/24"}}`)
-	f.write("nodes", "", "n2", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n2"},"spec":{"podCIDR":"10.0.1.0/24"}}`)
+	f.write("nodes", "", "n1",
+		`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"podCIDR":"10.0.0.0/24"}}`)
+	f.write("nodes", "", "n2",
+		`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n2"},"spec":{"podCIDR":"10.0.1.0/24"}}`)
 	f.expect("admin", "select count(*) from pods", "3")
-	f.expect("admin", "SELECT name, node FROM pods WHERE namespace = 'shop' ORDER BY name", "\"web-1\" \"n1\"\n\"web-2\" \"n2\"")
-	f.expect("admin", "SELECT spec_priority, spec_host_network, created, labels, uid FROM pods WHERE namespace = 'bank' AND name = 'db'",
+	f.expect("admin", "SELECT name, node FROM pods WHERE namespace = 'shop' ORDER BY name",
+		"\"web-1\" \"n1\"\n\"web-2\" \"n2\"")
+	f.expect("admin",
+		"SELECT spec_priority, spec_host_network, created, labels, uid FROM pods WHERE namespace = 'bank' AND name = 'db'",
 		`7 true "2026-01-02T03:04:05Z" {"app":"web"} "u-db"`)
-	f.expect("admin", "SELECT labels ->> 'app', typeof(deleted), owner_kind FROM pods WHERE uid = 'u-db'", `"web" "null" null`)
-	f.expect("admin", "SELECT p.name, n.spec_pod_cidr FROM pods p JOIN nodes n ON n.name = p.node WHERE p.namespace = 'shop' ORDER BY 1",
+	f.expect("admin", "SELECT labels ->> 'app', typeof(deleted), owner_kind FROM pods WHERE uid = 'u-db'",
+		`"web" "null" null`)
+	f.expect("admin",
+		"SELECT p.name, n.spec_pod_cidr FROM pods p JOIN nodes n ON n.name = p.node WHERE p.namespace = 'shop' ORDER BY 1",
 		"\"web-1\" \"10.0.0.0/24\"\n\"web-2\" \"10.0.1.0/24\"")
 	f.expect("admin", "SELECT a.name, b.name FROM pods a JOIN pods b ON b.node = a.node AND b.uid > a.uid", `"db" "web-1"`)
 	f.expect("admin", "SELECT node, count(*) FROM pods GROUP BY node ORDER BY node", "\"n1\" 2\n\"n2\" 1")
@@ -228,7 +250,8 @@ func TestQuery_AnswersWithTypedColumns(t *testing.T) {
 	f.expect("admin", "SELECT object ->> '$.metadata.resourceVersion' = revision FROM pods WHERE name = 'db'", "1")
 	f.expect("admin", "SELECT name FROM pods WHERE node = NULL", "")
 	f.expect("admin", "SELECT 1 + 1, 'a', 2.5, NULL, x'01'", `2 "a" 2.5 null "AQ=="`)
-	if got, err := f.ask("admin", "SELECT name FROM pods WHERE node = ?1 AND spec_priority = ?2 ORDER BY 1", `"n1"`, "7"); got != "\"db\"\n\"web-1\"" || err != nil {
+	if got, err := f.ask("admin", "SELECT name FROM pods WHERE node = ?1 AND spec_priority = ?2 ORDER BY 1", `"n1"`,
+		"7"); got != "\"db\"\n\"web-1\"" || err != nil {
 		t.Error(got, err)
 	}
 }
@@ -246,7 +269,8 @@ func TestQuery_TakesOddObjects(t *testing.T) {
 	} {
 		f.write("pods", "odd", name, text)
 	}
-	f.expect("admin", "SELECT name FROM pods WHERE spec_priority IS NOT NULL OR spec_host_network IS NOT NULL OR node IS NOT NULL OR created IS NOT NULL OR owner_name IS NOT NULL", "")
+	f.expect("admin",
+		"SELECT name FROM pods WHERE spec_priority IS NOT NULL OR spec_host_network IS NOT NULL OR node IS NOT NULL OR created IS NOT NULL OR owner_name IS NOT NULL", "")
 	f.expect("admin", "SELECT name, phase FROM pods WHERE phase IS NOT NULL", `"escapes" "a\"b\\c\u0000d😀"`)
 	f.expect("admin", "SELECT count(object) FROM pods", "5")
 }
@@ -301,8 +325,10 @@ func TestDetailTables_HaveARowForEachElement(t *testing.T) {
 		"initContainers":[{"name":"first","image":"i:3"}],
 		"volumes":[{"name":"v","configMap":{"name":"settings"}},{"name":"w","emptyDir":{}},{"name":"x","persistentVolumeClaim":{"claimName":"disk"}}]},
 		"status":{"containerStatuses":[{"name":"b","ready":true,"restartCount":3,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}}`)
-	f.write("nodes", "", "n1", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
-	f.expect("admin", "SELECT kind, container, image, cpu_request, memory_request, cpu_limit, memory_limit FROM containers WHERE name = 'web' ORDER BY container",
+	f.write("nodes", "", "n1",
+		`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1"},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
+	f.expect("admin",
+		"SELECT kind, container, image, cpu_request, memory_request, cpu_limit, memory_limit FROM containers WHERE name = 'web' ORDER BY container",
 		"\"main\" \"a\" \"i:1\" 0.25 1073741824 2 null\n\"main\" \"b\" \"i:2\" null null null null\n\"init\" \"first\" \"i:3\" null null null null") //nolint:dupword // values that are NULL
 	f.expect("admin", "SELECT container, state, reason, ready, restarts FROM containers WHERE kind = 'main' ORDER BY 1", "\"a\" null null null null\n\"b\" \"waiting\" \"CrashLoopBackOff\" true 3") //nolint:dupword // values that are NULL
 	f.expect("admin", "SELECT volume, type, source FROM volumes WHERE namespace = 'shop' ORDER BY 1",
@@ -317,8 +343,9 @@ func TestTimes_HaveSixDigits(t *testing.T) {
 	t.Parallel()
 	for stored, want := range map[string]string{
 		"2026-01-31T12:00:05.12Z": "2026-01-31T12:00:05.120000Z", "2026-01-31T12:00:05.123Z": "2026-01-31T12:00:05.123000Z",
-		"2026-01-31T12:00:05.000000Z": "2026-01-31T12:00:05.000000Z", "2026-01-31T13:00:05.1234567+01:00": "2026-01-31T12:00:05.123456Z",
-		"2026-01-31T12:00:05Z": "2026-01-31T12:00:05Z",
+		"2026-01-31T12:00:05.000000Z":       "2026-01-31T12:00:05.000000Z",
+		"2026-01-31T13:00:05.1234567+01:00": "2026-01-31T12:00:05.123456Z",
+		"2026-01-31T12:00:05Z":              "2026-01-31T12:00:05Z",
 	} {
 		if got := Time.Value([]byte(`"` + stored + `"`)); got != want {
 			t.Errorf("%s: %v, want %s", stored, got, want)
@@ -332,7 +359,8 @@ func TestStreams_HaveALineForEachRow(t *testing.T) {
 	f := newFixture(t)
 	w := httptest.NewRecorder()
 	q := &Spec{SQL: "SELECT column1 AS a FROM (VALUES ('x'), (NULL), (''), ('y'))"}
-	if err := f.run(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}), q, mostStreamed, newStream(w, CSV)); err != nil {
+	if err := f.run(request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"}), q, mostStreamed,
+		newStream(w, CSV)); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := w.Body.String(), "a\nx\n\"\"\n\"\"\ny\n"; got != want {
@@ -358,12 +386,14 @@ func TestStreams_AreAdmittedAndAudited(t *testing.T) {
 	f := newFixture(t)
 	p := &plugin{Handler: admission.NewHandler(admission.Create)}
 	h := NewHandler(f.Storage, p, http.NotFoundHandler())
-	for level, want := range map[audit.Level]int{audit.LevelNone: 200, audit.LevelRequest: 200, audit.LevelRequestResponse: 406} {
+	for level, want := range map[audit.Level]int{audit.LevelNone: 200, audit.LevelRequest: 200,
+		audit.LevelRequestResponse: 406} {
 		ctx := genericaudit.WithAuditContext(request.WithRequestInfo(t.Context(), &request.RequestInfo{}))
 		if err := genericaudit.AuditContextFrom(ctx).Init(genericaudit.RequestAuditConfig{Level: level}, nil); err != nil {
 			t.Fatal(err)
 		}
-		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, Path, strings.NewReader("SELECT 1"))
+		w, r := httptest.NewRecorder(),
+			httptest.NewRequestWithContext(ctx, http.MethodPost, Path, strings.NewReader("SELECT 1"))
 		r.Header.Set("Content-Type", sqlType)
 		r.Header.Set("Accept", CSV)
 		if h.ServeHTTP(w, r); w.Code != want {
@@ -398,13 +428,16 @@ func TestRights_HideOtherRows(t *testing.T) {
 		return s
 	}
 	for _, where := range []string{
-		"namespace = 'ns-1'", "name = 'canary-1'", "namespace = 'ns-1' AND name = 'canary-1'", "uid = 'u-canary-1'", "node = 'n1'",
+		"namespace = 'ns-1'", "name = 'canary-1'", "namespace = 'ns-1' AND name = 'canary-1'", "uid = 'u-canary-1'",
+		"node = 'n1'",
 		"namespace IN ('ns-1', 'ns-2')", "name IN (SELECT name FROM pods)", "name LIKE 'can%'", "1", "revision > 0",
-		"NOT EXISTS (SELECT 1 FROM pods o WHERE o.name > pods.name)", "name > ''", "abs(-9223372036854775807 - (namespace = 'ns-1')) IS NULL",
+		"NOT EXISTS (SELECT 1 FROM pods o WHERE o.name > pods.name)", "name > ''",
+		"abs(-9223372036854775807 - (namespace = 'ns-1')) IS NULL",
 	} {
 		for _, what := range []string{"name", "count(*), max(name)", "object", "json_group_array(uid)", "name || uid"} {
 			got, err := f.ask("alice", "SELECT "+what+" FROM pods WHERE "+where)
-			if got = mine(got); strings.Contains(got, "ns-1") || strings.Contains(got, "n-1\"") || err != nil && strings.Contains(err.Error(), "canary") {
+			if got = mine(got); strings.Contains(got, "ns-1") || strings.Contains(got, "n-1\"") || err != nil &&
+				strings.Contains(err.Error(), "canary") {
 				t.Errorf("%s WHERE %s: %s %v", what, where, got, err)
 			}
 		}
@@ -430,7 +463,8 @@ func TestQuery_ShowsOneRevision(t *testing.T) {
 	})
 	last := int64(0)
 	for last < 300 {
-		got, err := f.ask("admin", "SELECT (SELECT count(*) FROM nodes) - (SELECT count(*) FROM pods), (SELECT count(*) FROM pods)")
+		got, err := f.ask("admin",
+			"SELECT (SELECT count(*) FROM nodes) - (SELECT count(*) FROM pods), (SELECT count(*) FROM pods)")
 		var ahead, pods int64
 		if _, scanned := fmt.Sscan(got, &ahead, &pods); scanned != nil || err != nil {
 			t.Fatal(got, err)
@@ -462,7 +496,8 @@ func TestPlans_GiveEqualRows(t *testing.T) {
 		f.pod(fmt.Sprint("ns", random.IntN(5)), fmt.Sprint("p", i), fmt.Sprint("n", random.IntN(7)))
 	}
 	columns := []string{"namespace", "name", "uid", "node", "phase"}
-	values := []string{"'ns1'", "'p7'", "'u-p9'", "'n3'", "'Running'", "'none'", "NULL", "7", "x'6e33'", "(SELECT max(node) FROM pods)"}
+	values := []string{"'ns1'", "'p7'", "'u-p9'", "'n3'", "'Running'", "'none'", "NULL", "7", "x'6e33'",
+		"(SELECT max(node) FROM pods)"}
 	for range 400 {
 		var planned, scanned []string
 		for range 1 + random.IntN(3) {
@@ -481,7 +516,8 @@ func TestPlans_GiveEqualRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := f.ask("admin", head+strings.Join(planned, conjunction)+" ORDER BY 1, 2"); got != want || err != nil {
-			t.Fatalf("WHERE %s: %d rows %v, want %d", strings.Join(planned, conjunction), strings.Count(got, "\n"), err, strings.Count(want, "\n"))
+			t.Fatalf("WHERE %s: %d rows %v, want %d", strings.Join(planned, conjunction), strings.Count(got, "\n"), err,
+				strings.Count(want, "\n"))
 		}
 	}
 }
@@ -545,9 +581,13 @@ func FuzzQuery_ShowsNoOtherRows(f *testing.F) {
 	fixture.config.Timeout = 100 * time.Millisecond
 	fixture.pod(canary, canary, canary)
 	for _, sql := range []string{
-		"SELECT * FROM pods", "SELECT count(*) FROM pods a JOIN nodes b ON a.node = b.name", "WITH a AS (SELECT object FROM pods) SELECT * FROM a",
-		"SELECT max(name) OVER (PARTITION BY namespace) FROM pods", "SELECT name FROM pods WHERE uid = 'x' OR node IN (SELECT name FROM nodes) ORDER BY 1 LIMIT 3",
-		"SELECT * FROM byre_columns WHERE table_name = 'pods'", "SELECT key, value FROM labels WHERE resource = 'pods' OR name > ''", "SELECT * FROM selectors NATURAL JOIN containers", "SELECT * FROM conditions c, owners o WHERE c.name IN (o.name)",
+		"SELECT * FROM pods", "SELECT count(*) FROM pods a JOIN nodes b ON a.node = b.name",
+		"WITH a AS (SELECT object FROM pods) SELECT * FROM a",
+		"SELECT max(name) OVER (PARTITION BY namespace) FROM pods",
+		"SELECT name FROM pods WHERE uid = 'x' OR node IN (SELECT name FROM nodes) ORDER BY 1 LIMIT 3",
+		"SELECT * FROM byre_columns WHERE table_name = 'pods'",
+		"SELECT key, value FROM labels WHERE resource = 'pods' OR name > ''",
+		"SELECT * FROM selectors NATURAL JOIN containers", "SELECT * FROM conditions c, owners o WHERE c.name IN (o.name)",
 		"EXPLAIN QUERY PLAN SELECT * FROM pods", "SELECT json_each.value FROM pods, json_each(pods.labels)",
 	} {
 		f.Add(sql)
@@ -575,19 +615,29 @@ func BenchmarkQueries(b *testing.B) {
 	var writes []sqlstore.Write
 	for i := range pods {
 		namespace, name, node := fmt.Sprintf("ns-%d", i%namespaces), fmt.Sprintf("pod-%d", i), fmt.Sprintf("node-%d", i%nodes)
-		text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"rs-%d","uid":"x","controller":true}]},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7,"hostNetwork":true},"status":{"conditions":[{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"},{"type":"Ready","status":"False","lastTransitionTime":"2026-01-02T03:04:05Z","reason":"ContainersNotReady"}],"phase":"Running","podIP":"10.0.0.1"}}`,
+		text := fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"rs-%d","uid":"x","controller":true}]},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7,"hostNetwork":true},"status":{"conditions":[{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"},{"type":"Ready","status":"False","lastTransitionTime":"2026-01-02T03:04:05Z","reason":"ContainersNotReady"}],"phase":"Running","podIP":"10.0.0.1"}}`,
 			name, namespace, name, i%100, i%1000, padding, node)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: form})
+		writes = append(writes,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name},
+				Value: []byte(text), UID: "u-" + name, Encoding: form})
 	}
 	for i := range nodes {
 		name := fmt.Sprintf("node-%d", i)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "nodes", Name: name}, UID: "u-" + name, Encoding: form,
-			Value: []byte(`{"kind":"Node","apiVersion":"v1","metadata":{"name":"` + name + `"},"spec":{"podCIDR":"10.0.0.0/24"}}`)})
+		writes = append(writes,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "nodes", Name: name}, UID: "u-" + name,
+				Encoding: form,
+				Value: []byte(`{"kind":"Node","apiVersion":"v1","metadata":{"name":"` + name +
+					`"},"spec":{"podCIDR":"10.0.0.0/24"}}`)})
 	}
 	for i := range 20 * namespaces {
 		namespace, name := fmt.Sprintf("ns-%d", i%namespaces), fmt.Sprintf("service-%d", i)
-		writes = append(writes, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "services", Name: name}, UID: "u-" + name, Encoding: form,
-			Value: fmt.Appendf(nil, `{"kind":"Service","apiVersion":"v1","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":"web-%d"}}}`, name, namespace, i%100)})
+		writes = append(writes,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Namespace: namespace, Resource: "services", Name: name},
+				UID: "u-" + name, Encoding: form,
+				Value: fmt.Appendf(nil,
+					`{"kind":"Service","apiVersion":"v1","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":"web-%d"}}}`,
+					name, namespace, i%100)})
 	}
 	b.Logf("%d bytes a Pod", len(writes[0].Value))
 	for _, w := range writes {
@@ -601,19 +651,22 @@ func BenchmarkQueries(b *testing.B) {
 		{"ByKey", "SELECT phase FROM pods WHERE namespace = 'ns-7' AND name = 'pod-7'"},
 		{"Namespace", "SELECT name, phase FROM pods WHERE namespace = 'ns-7'"},
 		{"GroupedByNodeAndPhase", "SELECT node, phase, count(*) FROM pods GROUP BY node, phase"},
-		{"ThirteenColumns", "SELECT sum(length(namespace) + length(name) + length(uid) + revision + length(created) + length(labels) + length(owner_kind) + length(owner_name) + length(node) + spec_priority + spec_host_network + length(phase) + length(ip)) FROM pods"},
+		{"ThirteenColumns",
+			"SELECT sum(length(namespace) + length(name) + length(uid) + revision + length(created) + length(labels) + length(owner_kind) + length(owner_name) + length(node) + spec_priority + spec_host_network + length(phase) + length(ip)) FROM pods"},
 		{"JoinNodes", "SELECT count(*), count(n.spec_pod_cidr) FROM pods p JOIN nodes n ON n.name = p.node"},
 		{"JoinOnNode", "SELECT count(*) FROM nodes n JOIN pods p ON p.node = n.name WHERE p.phase = 'Running'"},
 		{"LabelsInUse", "SELECT value, count(*) FROM labels WHERE resource = 'pods' AND key = 'app' GROUP BY value"},
 		{"LabelsOfAll", "SELECT count(*) FROM labels WHERE key = 'app'"},
 		{"LabelsInNamespace", "SELECT value, count(*) FROM labels WHERE namespace = 'ns-7' AND key = 'app' GROUP BY value"},
 		{"LabelsOfOne", "SELECT key, value FROM labels WHERE resource = 'pods' AND namespace = 'ns-7' AND name = 'pod-7'"},
-		{"JoinLabels", "SELECT count(*) FROM pods p JOIN labels l ON l.resource = 'pods' AND l.namespace = p.namespace AND l.name = p.name WHERE l.key = 'app' AND l.value = 'web-7'"},
+		{"JoinLabels",
+			"SELECT count(*) FROM pods p JOIN labels l ON l.resource = 'pods' AND l.namespace = p.namespace AND l.name = p.name WHERE l.key = 'app' AND l.value = 'web-7'"},
 		{"Owners", "SELECT owner, count(*) FROM owners WHERE resource = 'pods' GROUP BY owner"},
 		{"NotReady", "SELECT count(*) FROM conditions WHERE resource = 'pods' AND type = 'Ready' AND status = 'False'"},
 		{"Selectors", "SELECT count(*) FROM selectors WHERE resource = 'services'"},
 		{"SelectorsInNamespace", "SELECT count(*) FROM selectors WHERE resource = 'services' AND namespace = 'ns-7'"},
-		{"ServicesWithoutPods", "SELECT count(*) FROM services s WHERE NOT EXISTS (SELECT 1 FROM selectors e WHERE e.resource = 'services' AND e.namespace = s.namespace AND e.name = s.name)"},
+		{"ServicesWithoutPods",
+			"SELECT count(*) FROM services s WHERE NOT EXISTS (SELECT 1 FROM selectors e WHERE e.resource = 'services' AND e.namespace = s.namespace AND e.name = s.name)"},
 		{"Containers", "SELECT image, count(*) FROM containers GROUP BY image"},
 		{"EnvRefs", "SELECT count(*) FROM container_env_refs"},
 	} {

@@ -132,8 +132,8 @@ func (s *selection) withKey(namespace, name string) ([]*watch.Entry, error) {
 	return nil, nil
 }
 
-// withValue returns the rows of a namespace, or of all if it is empty, in which a column of texts has a value. The first
-// call for a column and a namespace makes the hash of these rows.
+// withValue returns the rows of a namespace, or of all if it is empty, in which a column of texts has a value. The
+// first call for a column and a namespace makes the hash of these rows.
 func (s *selection) withValue(column int, namespace, value string) ([]*watch.Entry, error) {
 	of := hashed{column, namespace}
 	if hash, ok := s.hashes[of]; ok {
@@ -226,8 +226,8 @@ func (r *reader) value(e *watch.Entry, column int) (any, error) {
 	return c.Value(r.values[column]), nil
 }
 
-// read returns the JSON of a row, and what makes that of the whole object with its revision. Past states of custom resources,
-// and all of those whose definition is gone, are read as they were stored, without the definition of today.
+// read returns the JSON of a row, and what makes that of the whole object with its revision. Past states of custom
+// resources, and all of those whose definition is gone, are read as they were stored, without the definition of today.
 func (v *view) read(e *watch.Entry, isPast bool) (body []byte, whole func() RawJSON, err error) {
 	var encoded encoding.Encoded
 	if isPast && v.Of().Owner == sqlstore.Custom {
@@ -263,7 +263,8 @@ func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
 	moment, hasMoment := equal[MomentColumn]
 	delete(equal, MomentColumn) // it is no column that the rows have
 	if t.Store == nil && !hasMoment && t.past.moment == "" {
-		return fmt.Errorf("no such table: %s: its definition is gone; its past is in \"%s\"('-1h') and \"%s\"", t.name, t.name, t.name+versionsSuffix)
+		return fmt.Errorf("no such table: %s: its definition is gone; its past is in \"%s\"('-1h') and \"%s\"", t.name,
+			t.name, t.name+versionsSuffix)
 	}
 	t.plan(info, equal)
 	if hasMoment {
@@ -506,7 +507,8 @@ type texts struct {
 	at   int
 }
 
-// textRow is a row of a description. SQLite finds by the ID that two scans have met the same row, whatever each selects.
+// textRow is a row of a description. SQLite finds by the ID that two scans have met the same row, whatever each
+// selects.
 type textRow struct {
 	id    int64
 	texts []string

@@ -61,7 +61,8 @@ type builtinFixture struct {
 
 func newBuiltinFixture(t *testing.T) *builtinFixture {
 	t.Helper()
-	f := &builtinFixture{fixture: &fixture{TB: t}, stores: map[schema.GroupResource]apistorage.Interface{}, kinds: map[schema.GroupResource]schema.GroupVersionKind{}}
+	f := &builtinFixture{fixture: &fixture{TB: t}, stores: map[schema.GroupResource]apistorage.Interface{},
+		kinds: map[schema.GroupResource]schema.GroupVersionKind{}}
 	store, feed := dbtest.RunStore(t, storetest.NewModel(), watch.Options{})
 	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed, Program: "v1.37"},
 		storage.BuiltinResources(compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.37")))
@@ -69,7 +70,8 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 	for name := range f.golden() {
 		gr := schema.ParseGroupResource(name)
 		for kind := range legacyscheme.Scheme.AllKnownTypes() {
-			if plural, _ := meta.UnsafeGuessKindToResource(kind); kind.Group == gr.Group && plural.Resource == gr.Resource && kind.Version == runtime.APIVersionInternal {
+			if plural, _ := meta.UnsafeGuessKindToResource(kind); kind.Group == gr.Group && plural.Resource == gr.Resource &&
+				kind.Version == runtime.APIVersionInternal {
 				f.kinds[gr] = kind
 			}
 		}
@@ -88,7 +90,8 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 			t.Fatal(err)
 		}
 		list := func() runtime.Object { return nil }
-		if f.stores[gr], _, err = options.Decorator(options.StorageConfig, "/"+options.ResourcePrefix, nil, create, list, apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
+		if f.stores[gr], _, err = options.Decorator(options.StorageConfig, "/"+options.ResourcePrefix, nil, create, list,
+			apistorage.DefaultNamespaceScopedAttr, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		version := getter.Lookup(gr).StorageVersion().Version
@@ -110,10 +113,12 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.BuiltinTables, err = NewBuiltinTables(all, getter.Lookup, documents.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
+	if f.BuiltinTables, err = NewBuiltinTables(all, getter.Lookup,
+		documents.NewModels("v1.37", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...)); err != nil {
 		t.Fatal(err)
 	}
-	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.BuiltinTables, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.BuiltinTables,
+		Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
 	return f
 }
 
@@ -157,7 +162,9 @@ func (f *builtinFixture) table(name string) *Table {
 }
 
 // write stores a random object, and returns what Go makes of it: of the stored version, and without types.
-func (f *builtinFixture) write(gr schema.GroupResource, name string, random *rand.Rand) (metav1.Object, map[string]any) {
+func (f *builtinFixture) write(
+	gr schema.GroupResource, name string, random *rand.Rand,
+) (metav1.Object, map[string]any) {
 	f.Helper()
 	object, err := legacyscheme.Scheme.New(f.kinds[gr])
 	if err != nil {
@@ -173,7 +180,8 @@ func (f *builtinFixture) write(gr schema.GroupResource, name string, random *ran
 	accessor.SetResourceVersion("")
 	stored := f.table(FullName(gr)).Store
 	out := object.DeepCopyObject()
-	if err := f.stores[gr].Create(f.Context(), "/"+strings.Trim(stored.Prefix(), "/")+"/fuzz/"+name, object, out, 0); err != nil {
+	if err := f.stores[gr].Create(f.Context(), "/"+strings.Trim(stored.Prefix(), "/")+"/fuzz/"+name, object, out,
+		0); err != nil {
 		f.Fatalf("%s: %v", gr, err)
 	}
 	typed, err := legacyscheme.Scheme.ConvertToVersion(out, stored.StorageVersion())
@@ -203,7 +211,8 @@ func TestTables_EqualTypedObjects(t *testing.T) {
 		for i := range objects {
 			name := fmt.Sprint("o", i)
 			typed, content := f.write(gr, name, random)
-			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(FullName(gr)) + " WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
+			rows := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + quote(FullName(gr)) +
+				" WHERE namespace = 'fuzz' AND name = '" + name + "'").Status.Rows
 			if len(rows) != 1 {
 				t.Fatalf("%s: %d rows", gr, len(rows))
 			}
@@ -267,7 +276,9 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 			for _, element := range value {
 				row := []any{}
 				for i := range columns {
-					row = append(row, valueOf(&Column{Type: of.Columns[detailOwn+i].Type, Path: of.Columns[detailOwn+i].Path[2:]}, &corev1.Event{}, element.(map[string]any)))
+					row = append(row,
+						valueOf(&Column{Type: of.Columns[detailOwn+i].Type, Path: of.Columns[detailOwn+i].Path[2:]}, &corev1.Event{},
+							element.(map[string]any)))
 				}
 				want = append(want, row)
 			}
@@ -276,7 +287,8 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 		if err != nil {
 			f.Fatal(err)
 		}
-		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + detail + " WHERE resource = '" + table + "' AND namespace = 'fuzz' AND name = '" + name + "'")
+		q := f.query("SELECT " + strings.Join(columns, ", ") + " FROM " + detail + " WHERE resource = '" + table +
+			"' AND namespace = 'fuzz' AND name = '" + name + "'")
 		got, err := json.Marshal(q.Status.Rows)
 		if err != nil || string(got) != string(data) {
 			f.Errorf("the %s of %s are %s, want %s, %v", detail, gr, got, data, err)
@@ -286,7 +298,8 @@ func (f *builtinFixture) expectElements(gr schema.GroupResource, name string, co
 
 // valueOf is the value of a column.
 func valueOf(c *Column, typed metav1.Object, content map[string]any) any {
-	if owner := metav1.GetControllerOf(typed); strings.HasPrefix(c.Name, "owner_") && c.Source() == "metadata.ownerReferences" {
+	if owner := metav1.GetControllerOf(typed); strings.HasPrefix(c.Name, "owner_") &&
+		c.Source() == "metadata.ownerReferences" {
 		if owner == nil {
 			return nil
 		}

@@ -49,7 +49,8 @@ func (t *turns) acquire(ctx context.Context, user string) (release func(), err e
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(wait):
-		err = apierrors.NewTooManyRequests("all of --sql-concurrency, or half of them by queries of this user, are in use: try again", 1)
+		err = apierrors.NewTooManyRequests(
+			"all of --sql-concurrency, or half of them by queries of this user, are in use: try again", 1)
 	}
 	if err != nil && t.leave(own) {
 		return nil, err

@@ -46,8 +46,8 @@ func TestTurns_OneUserLeavesHalfToOthers(t *testing.T) {
 	})
 }
 
-// TestTurns_GoAroundAmongUsers: where one query runs at a time, a user's only query waits for the one that runs, however
-// long that takes, and however many another user has waiting. Of the others each is refused after its patience.
+// TestTurns_GoAroundAmongUsers: where one query runs at a time, a user's only query waits for the one that runs,
+// however long that takes, and however many another user has waiting. Of the others each is refused after its patience.
 func TestTurns_GoAroundAmongUsers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

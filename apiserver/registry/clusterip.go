@@ -51,7 +51,9 @@ func AllocatorResync() map[metav1.Object]time.Duration {
 // secondary may be zero. The allocators take addresses from the ranges of the
 // ServiceCIDR objects. Upstream's constructor starts goroutines, which Stop ends. The
 // caller makes factory with CustomResync and starts it after NewClusterIPs.
-func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet) (*ClusterIPs, error) {
+func NewClusterIPs(
+	client kubernetes.Interface, factory informers.SharedInformerFactory, primary, secondary net.IPNet,
+) (*ClusterIPs, error) {
 	c := &ClusterIPs{
 		ByFamily: map[api.IPFamily]ipallocator.Interface{},
 		ranges:   factory.Networking().V1().ServiceCIDRs().Lister(),
@@ -88,8 +90,8 @@ func NewClusterIPs(client kubernetes.Interface, factory informers.SharedInformer
 	return c, nil
 }
 
-// maxFirstRepairInterval bounds the time between two attempts of the first repair. It is not short, because each attempt
-// leaves its event handlers, which do nothing, in the informers.
+// maxFirstRepairInterval bounds the time between two attempts of the first repair. It is not short, because each
+// attempt leaves its event handlers, which do nothing, in the informers.
 const maxFirstRepairInterval = 30 * time.Second
 
 // Repair reconciles the IPAddress objects with the Services, at once and then whenever
@@ -198,7 +200,9 @@ type repairAddresses struct {
 
 // Create implements client.IPAddressInterface. An IPAddress that exists is a success: another replica has created it.
 // Upstream's loop checks it like any other when it arrives; it would give up its first repair for the error.
-func (a repairAddresses) Create(ctx context.Context, address *networkingv1.IPAddress, o metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+func (a repairAddresses) Create(
+	ctx context.Context, address *networkingv1.IPAddress, o metav1.CreateOptions,
+) (*networkingv1.IPAddress, error) {
 	created, err := a.IPAddressInterface.Create(ctx, address, o)
 	if apierrors.IsAlreadyExists(err) {
 		return address, nil
@@ -206,16 +210,17 @@ func (a repairAddresses) Create(ctx context.Context, address *networkingv1.IPAdd
 	return created, err
 }
 
-// Delete implements client.IPAddressInterface. Upstream's loop deletes what has no Service in the cache of its informer,
-// which lags for as long as the process was suspended. If a live Service has the address, two Services would then get it:
-// Delete fails, and the loop tries again. The preconditions refuse the deletion of an IPAddress that has changed since the
-// loop has read it.
+// Delete implements client.IPAddressInterface. Upstream's loop deletes what has no Service in the cache of its
+// informer, which lags for as long as the process was suspended. If a live Service has the address, two Services would
+// then get it: Delete fails, and the loop tries again. The preconditions refuse the deletion of an IPAddress that has
+// changed since the loop has read it.
 func (a repairAddresses) Delete(ctx context.Context, name string, o metav1.DeleteOptions) error {
 	address, err := a.repairClient.cached.Get(name)
 	if err != nil {
 		return err
 	}
-	if parent := address.Spec.ParentRef; isManaged(address) && parent != nil && parent.Group == "" && parent.Resource == "services" {
+	if parent := address.Spec.ParentRef; isManaged(address) && parent != nil && parent.Group == "" &&
+		parent.Resource == "services" {
 		service, err := a.repairClient.CoreV1().Services(parent.Namespace).Get(ctx, parent.Name, metav1.GetOptions{})
 		switch {
 		case err == nil && slices.Contains(service.Spec.ClusterIPs, name):
@@ -228,12 +233,13 @@ func (a repairAddresses) Delete(ctx context.Context, name string, o metav1.Delet
 	return a.IPAddressInterface.Delete(ctx, name, o)
 }
 
-// isManaged says whether an IPAddress has the labels of upstream's allocator. The repair loop deletes and creates one of a
-// Service that has not.
+// isManaged says whether an IPAddress has the labels of upstream's allocator. The repair loop deletes and creates one
+// of a Service that has not.
 func isManaged(address *networkingv1.IPAddress) bool {
 	family := corev1.IPv4Protocol
 	if netutils.IsIPv6String(address.Name) {
 		family = corev1.IPv6Protocol
 	}
-	return address.Labels[networkingv1.LabelIPAddressFamily] == string(family) && address.Labels[networkingv1.LabelManagedBy] == ipallocator.ControllerName
+	return address.Labels[networkingv1.LabelIPAddressFamily] == string(family) &&
+		address.Labels[networkingv1.LabelManagedBy] == ipallocator.ControllerName
 }

@@ -47,7 +47,9 @@ func cidr(t *testing.T, s string) net.IPNet {
 
 // newClusterIPs returns an allocator over a ready ServiceCIDR of the two ranges and over
 // the given other objects.
-func newClusterIPs(t *testing.T, primary, secondary string, there ...runtime.Object) (*registry.ClusterIPs, *fake.Clientset) {
+func newClusterIPs(
+	t *testing.T, primary, secondary string, there ...runtime.Object,
+) (*registry.ClusterIPs, *fake.Clientset) {
 	t.Helper()
 	client := newClient(primary, secondary, there...)
 	return startClusterIPs(t, client, primary, secondary), client
@@ -70,7 +72,8 @@ func newClient(primary, secondary string, there ...runtime.Object) *fake.Clients
 // startClusterIPs returns an allocator over the objects of client. Its informers have synced.
 func startClusterIPs(t *testing.T, client *fake.Clientset, primary, secondary string) *registry.ClusterIPs {
 	t.Helper()
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithCustomResyncConfig(registry.AllocatorResync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithCustomResyncConfig(registry.AllocatorResync()))
 	ips, err := registry.NewClusterIPs(client, factory, cidr(t, primary), cidr(t, secondary))
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +105,8 @@ func TestClusterIPs_FirstFamilyIsTheDefault(t *testing.T) {
 	if ips.Primary != api.IPv6Protocol {
 		t.Errorf("primary family %s", ips.Primary)
 	}
-	for family, within := range map[api.IPFamily]string{api.IPv4Protocol: "10.9.0.0/24", api.IPv6Protocol: "fd00:1::/112"} {
+	for family, within := range map[api.IPFamily]string{api.IPv4Protocol: "10.9.0.0/24",
+		api.IPv6Protocol: "fd00:1::/112"} {
 		ip, err := allocate(t, ips, family)
 		if err != nil {
 			t.Fatal(err)
@@ -174,8 +178,8 @@ func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
 	}
 }
 
-// TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited: upstream makes no allocator for an IPv6 range shorter than /64, which
-// the default ServiceCIDR of a cluster that kube-apiserver served may have.
+// TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited: upstream makes no allocator for an IPv6 range shorter than /64,
+// which the default ServiceCIDR of a cluster that kube-apiserver served may have.
 func TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/48")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -185,7 +189,8 @@ func TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited(t *testing.T) {
 	}
 }
 
-// restored is a Service of which the repair makes an IPAddress where there is none, as after a restore from another cluster.
+// restored is a Service of which the repair makes an IPAddress where there is none, as after a restore from another
+// cluster.
 func restored() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "restored", UID: types.UID("1")},
@@ -215,8 +220,8 @@ func TestClusterIPs_AreRepaired(t *testing.T) {
 	repairRestored(t, ips, client)
 }
 
-// TestClusterIPs_AnotherReplicaRepairsFirst: an IPAddress that another replica creates at the same time is as good as the
-// repair's own.
+// TestClusterIPs_AnotherReplicaRepairsFirst: an IPAddress that another replica creates at the same time is as good as
+// the repair's own.
 func TestClusterIPs_AnotherReplicaRepairsFirst(t *testing.T) {
 	ips, client := newClusterIPs(t, "10.9.0.0/24", "", restored())
 	client.PrependReactor("create", "ipaddresses", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -239,16 +244,19 @@ func TestClusterIPs_FirstRepairIsTriedAgain(t *testing.T) {
 	repairRestored(t, ips, client)
 }
 
-// suspended returns an allocator whose informer has no Service until one is sent to the watcher, as in a server that was
-// suspended, and the IPAddress of the Service restored.
+// suspended returns an allocator whose informer has no Service until one is sent to the watcher, as in a server that
+// was suspended, and the IPAddress of the Service restored.
 func suspended(t *testing.T, there ...runtime.Object) (*registry.ClusterIPs, *fake.Clientset, *apiwatch.FakeWatcher) {
 	t.Helper()
 	client, services := newClient("10.9.0.0/24", "", append(there, &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "10.9.0.77", UID: types.UID("2"), ResourceVersion: "7", CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Minute)),
-			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: ipallocator.ControllerName},
+			Name: "10.9.0.77", UID: types.UID("2"), ResourceVersion: "7",
+			CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Minute)),
+			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4",
+				networkingv1.LabelManagedBy: ipallocator.ControllerName},
 		},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "restored"}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default",
+			Name: "restored"}},
 	})...), apiwatch.NewFake()
 	client.PrependReactor("list", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &corev1.ServiceList{}, nil
@@ -269,8 +277,8 @@ func TestClusterIPs_RepairKeepsTheAddressOfALiveService(t *testing.T) {
 	repairRestored(t, ips, client)
 }
 
-// TestClusterIPs_RepairDeletesTheAddressThatItHasRead: the repair deletes the IPAddress of a Service that does not exist,
-// unless it has changed since.
+// TestClusterIPs_RepairDeletesTheAddressThatItHasRead: the repair deletes the IPAddress of a Service that does not
+// exist, unless it has changed since.
 func TestClusterIPs_RepairDeletesTheAddressThatItHasRead(t *testing.T) {
 	ips, client, _ := suspended(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -292,7 +300,8 @@ func TestClusterIPs_RepairDeletesTheAddressThatItHasRead(t *testing.T) {
 func serve(t *testing.T, driver sqlstore.Driver) generic.RESTOptionsGetter {
 	t.Helper()
 	store, feed := dbtest.RunStore(t, driver, watch.Options{})
-	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newOptions returns the options of a server over a database of its own.

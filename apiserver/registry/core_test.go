@@ -81,7 +81,8 @@ func start(t *testing.T, adjust ...func(*registry.Config)) *server {
 	s.config = process.LoopbackConfig(transport)
 	s.config.WarningHandler = rest.NoWarnings{}
 	s.client = kubernetes.NewForConfigOrDie(s.config)
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithCustomResyncConfig(registry.AllocatorResync()))
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0,
+		informers.WithCustomResyncConfig(registry.AllocatorResync()))
 	s.informers = factory
 	config := registry.Config{
 		RESTOptions:             newGetter(store, feed),
@@ -165,7 +166,8 @@ func (s *server) bootstrap(t *testing.T) {
 		Client:       s.client,
 		Informers:    s.informers,
 		ServiceCIDRs: []net.IPNet{clusterIPs},
-		Service:      bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7), AdvertisePort: 6443},
+		Service: bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7),
+			AdvertisePort: 6443},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +205,8 @@ func (s *server) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return apitest.WithContext(asUser(api), &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	return apitest.WithContext(asUser(api),
+		&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 // userHeader names the user of a request; without it the user is the server itself.
@@ -256,8 +259,11 @@ func knownToken(req *http.Request) (*authenticator.Response, bool, error) {
 // oneRule resolves the rules of every user to one rule.
 type oneRule struct{}
 
-func (oneRule) RulesFor(context.Context, user.Info, string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: []string{"get"}, Resources: []string{"widgets"}}}, nil, false, nil
+func (oneRule) RulesFor(
+	context.Context, user.Info, string,
+) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return []authorizer.ResourceRuleInfo{&authorizer.DefaultResourceRuleInfo{Verbs: []string{"get"},
+		Resources: []string{"widgets"}}}, nil, false, nil
 }
 
 // TestBootstrap_SecondStartTakesNoRevision: with a real store, too, a second start takes no
@@ -312,7 +318,8 @@ func TestService_AllocatesAndReleases(t *testing.T) {
 	if _, err := s.client.NetworkingV1().IPAddresses().Get(ctx, ip, metav1.GetOptions{}); err != nil {
 		t.Errorf("IPAddress: %v", err)
 	}
-	if _, err := services.Create(ctx, service("b", corev1.ServiceTypeNodePort, port), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := services.Create(ctx, service("b", corev1.ServiceTypeNodePort, port),
+		metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a taken node port: %v", err)
 	}
 	taken := service("c", corev1.ServiceTypeClusterIP, 0)
@@ -356,7 +363,8 @@ func TestService_DryRunAllocatesNothing(t *testing.T) {
 	if after.Revision != before.Revision {
 		t.Errorf("revision went from %d to %d", before.Revision, after.Revision)
 	}
-	if _, err := s.client.CoreV1().Services("default").Create(t.Context(), service("a", corev1.ServiceTypeNodePort, 30005), metav1.CreateOptions{}); err != nil {
+	if _, err := s.client.CoreV1().Services("default").Create(t.Context(), service("a", corev1.ServiceTypeNodePort, 30005),
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("for real: %v", err)
 	}
 }
@@ -376,7 +384,8 @@ func TestService_ChangeOfTypeReleasesThePort(t *testing.T) {
 	if _, err := services.Update(t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := services.Create(t.Context(), service("b", corev1.ServiceTypeNodePort, 30006), metav1.CreateOptions{}); err != nil {
+	if _, err := services.Create(t.Context(), service("b", corev1.ServiceTypeNodePort, 30006),
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("the port isn't free: %v", err)
 	}
 }
@@ -437,7 +446,8 @@ func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 	one := intstr.FromInt32(1)
 	budget, err := budgets.Create(ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "b"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -450,7 +460,8 @@ func TestEviction_RespectsTheDisruptionBudget(t *testing.T) {
 	if err := evict(); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("without an allowed disruption: %v", err)
 	}
-	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1, ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1}
+	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, DisruptionsAllowed: 1,
+		ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1}
 	if _, err := budgets.UpdateStatus(ctx, budget, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -492,7 +503,8 @@ func TestScale_ReadsAndWritesReplicas(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if scale, err := controllers.GetScale(ctx, "rc", metav1.GetOptions{}); err != nil || scale.Kind != "Scale" && scale.Spec.Replicas != 1 {
+	if scale, err := controllers.GetScale(ctx, "rc", metav1.GetOptions{}); err != nil || scale.Kind != "Scale" &&
+		scale.Spec.Replicas != 1 {
 		t.Errorf("scale of a replication controller %+v, %v", scale, err)
 	}
 }
@@ -503,7 +515,8 @@ func TestToken_IsBoundToItsRequest(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	accounts := s.client.CoreV1().ServiceAccounts("default")
-	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: *podTemplate.Spec.DeepCopy()}
@@ -534,7 +547,8 @@ func TestNamespace_IsDeletedAfterItsFinalizer(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	namespaces := s.client.CoreV1().Namespaces()
-	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := namespaces.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -587,13 +601,15 @@ func TestCertificate_ApprovalIsASubresource(t *testing.T) {
 	made, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: certificateRequest(t), SignerName: "example.com/signer", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			Request: certificateRequest(t), SignerName: "example.com/signer",
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"}}
+	made.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+		Status: corev1.ConditionTrue, Reason: "Test"}}
 	approved, err := requests.UpdateApproval(t.Context(), "a", made, metav1.UpdateOptions{})
 	if err != nil || len(approved.Status.Conditions) != 1 {
 		t.Errorf("%+v, %v", approved, err)
@@ -608,7 +624,8 @@ func TestRBAC_PreventsEscalation(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}},
 	}
-	if _, err := s.as("mallory").RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := s.as("mallory").RbacV1().ClusterRoles().Create(t.Context(), role,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("mallory: %v", err)
 	}
 	if _, err := s.client.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
@@ -629,7 +646,8 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 			t.Errorf("token %s: %+v, %v", token, review, err)
 		}
 	}
-	self, err := s.as("alice").AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	self, err := s.as("alice").AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil || self.Status.UserInfo.Username != "alice" {
 		t.Errorf("self: %+v, %v", self, err)
 	}
@@ -641,20 +659,24 @@ func TestReviews_AskTheServersAuthorizer(t *testing.T) {
 		if err != nil || of.Status.Allowed != want {
 			t.Errorf("may bob %s: %+v, %v", verb, of, err)
 		}
-		local, err := s.client.AuthorizationV1().LocalSubjectAccessReviews("default").Create(ctx, &authorizationv1.LocalSubjectAccessReview{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
-			Spec:       authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: attributes}}, metav1.CreateOptions{})
+		local, err := s.client.AuthorizationV1().LocalSubjectAccessReviews("default").Create(ctx,
+			&authorizationv1.LocalSubjectAccessReview{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+				Spec:       authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: attributes}},
+			metav1.CreateOptions{})
 		if err != nil || local.Status.Allowed != want {
 			t.Errorf("may bob %s here: %+v, %v", verb, local, err)
 		}
-		own, err := s.as("alice").AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}, metav1.CreateOptions{})
+		own, err := s.as("alice").AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+			&authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}, metav1.CreateOptions{})
 		if err != nil || own.Status.Allowed != want {
 			t.Errorf("may alice %s: %+v, %v", verb, own, err)
 		}
 	}
-	rules, err := s.as("alice").AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{
-		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
+	rules, err := s.as("alice").AuthorizationV1().SelfSubjectRulesReviews().Create(ctx,
+		&authorizationv1.SelfSubjectRulesReview{
+			Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
 	if err != nil || len(rules.Status.ResourceRules) != 1 || rules.Status.ResourceRules[0].Verbs[0] != "get" {
 		t.Errorf("rules: %+v, %v", rules, err)
 	}
@@ -675,7 +697,8 @@ func TestComponentStatus_ShowsTheStore(t *testing.T) {
 	if got := status(); got.Status != corev1.ConditionTrue {
 		t.Errorf("ready: %+v", got)
 	}
-	if component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "scheduler", metav1.GetOptions{}); err != nil || component.Conditions[0].Status != corev1.ConditionTrue {
+	if component, err := s.client.CoreV1().ComponentStatuses().Get(t.Context(), "scheduler",
+		metav1.GetOptions{}); err != nil || component.Conditions[0].Status != corev1.ConditionTrue {
 		t.Errorf("the scheduler in process: %+v, %v", component, err)
 	}
 	s.storeErr = errors.New("no disk")
@@ -690,7 +713,8 @@ func certificateRequest(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,9 @@ type NodePorts struct {
 // NewNodePorts builds the allocator. It stores the allocated ports in the storage that
 // options returns for the resource servicenodeportallocations. Repair reads Services
 // through client.
-func NewNodePorts(options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) (*NodePorts, error) {
+func NewNodePorts(
+	options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface,
+) (*NodePorts, error) {
 	n := &NodePorts{ports: ports, client: client}
 	gr := api.Resource("servicenodeportallocations")
 	newObject := func() runtime.Object { return &api.RangeAllocation{} } // there is no list type: nobody lists them

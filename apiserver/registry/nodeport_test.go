@@ -21,7 +21,9 @@ import (
 
 var ports = utilnet.PortRange{Base: 30000, Size: 20}
 
-func newNodePorts(t *testing.T, options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface) *registry.NodePorts {
+func newNodePorts(
+	t *testing.T, options generic.RESTOptionsGetter, ports utilnet.PortRange, client kubernetes.Interface,
+) *registry.NodePorts {
 	t.Helper()
 	n, err := registry.NewNodePorts(options, ports, client)
 	if err != nil {
@@ -48,7 +50,8 @@ func repair(t *testing.T, n *registry.NodePorts) {
 func serviceWith(name string, port int32) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, NodePort: port, Protocol: corev1.ProtocolTCP}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+			Ports: []corev1.ServicePort{{Port: 80, NodePort: port, Protocol: corev1.ProtocolTCP}}},
 	}
 }
 

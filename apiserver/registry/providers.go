@@ -106,8 +106,11 @@ func (coreProvider) GroupName() string { return corev1.GroupName }
 
 // NewRESTStorage implements storageProvider. As in upstream, it builds the storages of disabled
 // resources too: others depend on them.
-func (p coreProvider) NewRESTStorage(resources serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
-	info := genericapiserver.NewDefaultAPIGroupInfo(p.GroupName(), legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+func (p coreProvider) NewRESTStorage(
+	resources serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter,
+) (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(p.GroupName(), legacyscheme.Scheme, legacyscheme.ParameterCodec,
+		legacyscheme.Codecs)
 	b := &storageBuilder{options: options, storage: map[string]rest.Storage{}}
 	withoutStatus(b, "configmaps", configmapstore.NewREST)
 	withoutStatus(b, "endpoints", endpointstore.NewREST)
@@ -142,14 +145,18 @@ type storageBuilder struct {
 }
 
 // withoutStatus adds a resource that has no subresources.
-func withoutStatus[S rest.Storage](b *storageBuilder, resource string, build func(generic.RESTOptionsGetter) (S, error)) {
+func withoutStatus[S rest.Storage](
+	b *storageBuilder, resource string, build func(generic.RESTOptionsGetter) (S, error),
+) {
 	if b.err == nil {
 		b.storage[resource], b.err = build(b.options)
 	}
 }
 
 // withStatus adds a resource whose only subresource is status.
-func withStatus[S, T rest.Storage](b *storageBuilder, resource string, build func(generic.RESTOptionsGetter) (S, T, error)) {
+func withStatus[S, T rest.Storage](
+	b *storageBuilder, resource string, build func(generic.RESTOptionsGetter) (S, T, error),
+) {
 	if b.err == nil {
 		b.storage[resource], b.storage[resource+"/status"], b.err = build(b.options)
 	}
@@ -191,7 +198,8 @@ func (p coreProvider) workloads(options generic.RESTOptionsGetter) (map[string]r
 		return nil, err
 	}
 	// The subresource eviction panics without a client of PodDisruptionBudgets.
-	pods, err := podstore.NewStorage(options, nodes.KubeletConnectionInfo, p.ProxyTransport, p.Client.PolicyV1(), p.Authorizer)
+	pods, err := podstore.NewStorage(options, nodes.KubeletConnectionInfo, p.ProxyTransport, p.Client.PolicyV1(),
+		p.Authorizer)
 	if err != nil {
 		return nil, err
 	}
@@ -200,13 +208,16 @@ func (p coreProvider) workloads(options generic.RESTOptionsGetter) (map[string]r
 		return nil, err
 	}
 	webhooks := p.Client.AdmissionregistrationV1()
-	serviceAccounts, err := serviceaccountstore.NewREST(options, p.Tokens.Issuer, p.APIAudiences, p.Authorizer, p.Tokens.MaxExpiration,
-		pods.Pod.Store, secrets.Store, nodes.Node.Store, webhooks.ValidatingWebhookConfigurations(), webhooks.MutatingWebhookConfigurations(),
+	serviceAccounts, err := serviceaccountstore.NewREST(options, p.Tokens.Issuer, p.APIAudiences, p.Authorizer,
+		p.Tokens.MaxExpiration,
+		pods.Pod.Store, secrets.Store, nodes.Node.Store, webhooks.ValidatingWebhookConfigurations(),
+		webhooks.MutatingWebhookConfigurations(),
 		p.Tokens.ExtendExpiration, p.Tokens.MaxExtendedExpiration)
 	if err != nil {
 		return nil, err
 	}
-	services, serviceStatus, serviceProxy, err := servicestore.NewREST(options, p.ips.Primary, p.ips.ByFamily, p.nodePorts.Allocator,
+	services, serviceStatus, serviceProxy, err := servicestore.NewREST(options, p.ips.Primary, p.ips.ByFamily,
+		p.nodePorts.Allocator,
 		p.EndpointSlices, pods.Pod, p.ProxyTransport)
 	if err != nil {
 		return nil, err

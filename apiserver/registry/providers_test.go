@@ -21,12 +21,14 @@ func TestNamespaces_ReadTheirRegistry(t *testing.T) {
 	if !ok || field.Type != reflect.TypeFor[*genericregistry.Store]() {
 		t.Fatalf("upstream's storage has its registry elsewhere: %+v", field)
 	}
-	source, err := os.ReadFile(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"), "pkg/registry/core/namespace/storage/storage.go"))
+	source, err := os.ReadFile(filepath.Join(storetest.ModuleDir(t, "k8s.io/kubernetes"),
+		"pkg/registry/core/namespace/storage/storage.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"Get", "List", "Watch"} {
-		call := regexp.MustCompile(`(?m)^func \(r \*REST\) ` + name + `\(.*\{\n\treturn r\.store\.` + name + `\([a-z, ]*\)\n\}`)
+		call := regexp.MustCompile(`(?m)^func \(r \*REST\) ` + name + `\(.*\{\n\treturn r\.store\.` + name +
+			`\([a-z, ]*\)\n\}`)
 		if !call.Match(source) {
 			t.Errorf("%s does more than to call the registry's", name)
 		}

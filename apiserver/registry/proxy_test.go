@@ -93,7 +93,8 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	b.mu.Lock()
-	b.requests = append(b.requests, backendRequest{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, string(body), req.Header})
+	b.requests = append(b.requests,
+		backendRequest{req.Method, req.URL.EscapedPath(), req.URL.RawQuery, string(body), req.Header})
 	instead := b.instead
 	b.mu.Unlock()
 	switch {
@@ -118,7 +119,8 @@ func answerTwice(w http.ResponseWriter, req *http.Request) {
 		_, err := io.WriteString(conn, text)
 		return err == nil
 	}
-	if !say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + req.Header.Get("Upgrade") + "\r\n\r\n") {
+	if !say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + req.Header.Get("Upgrade") +
+		"\r\n\r\n") {
 		return
 	}
 	for {
@@ -406,12 +408,17 @@ func TestKubelet_RefusesWhatIsNoStream(t *testing.T) {
 		code         int
 		want         string
 	}{
-		"no upgrade":     {http.MethodPost, podPath("p", "exec?container=c&command=x&stdout=1"), nil, http.StatusBadRequest, "Upgrade request required"},
-		"another method": {http.MethodPut, podPath("p", "exec?container=c&command=x&stdout=1"), spdy, http.StatusMethodNotAllowed, ""},
-		"no container":   {http.MethodPost, podPath("p", "exec?container=x&command=x&stdout=1"), spdy, http.StatusBadRequest, "container x is not valid"},
-		"no node":        {http.MethodPost, podPath("waiting", "attach?container=c&stdout=1"), spdy, http.StatusBadRequest, "does not have a host assigned"},
+		"no upgrade": {http.MethodPost, podPath("p", "exec?container=c&command=x&stdout=1"), nil, http.StatusBadRequest,
+			"Upgrade request required"},
+		"another method": {http.MethodPut, podPath("p", "exec?container=c&command=x&stdout=1"), spdy,
+			http.StatusMethodNotAllowed, ""},
+		"no container": {http.MethodPost, podPath("p", "exec?container=x&command=x&stdout=1"), spdy, http.StatusBadRequest,
+			"container x is not valid"},
+		"no node": {http.MethodPost, podPath("waiting", "attach?container=c&stdout=1"), spdy, http.StatusBadRequest,
+			"does not have a host assigned"},
 		// The right to read the subresource does not include the right to run a command.
-		"a right to read": {http.MethodGet, podPath("p", "exec?container=c&command=x&stdout=1"), mallory, http.StatusForbidden, "reads only"},
+		"a right to read": {http.MethodGet, podPath("p", "exec?container=c&command=x&stdout=1"), mallory,
+			http.StatusForbidden, "reads only"},
 	} {
 		got := k.ask(t, test.method, test.path, "", test.header)
 		if got.code != test.code || !strings.Contains(got.body, test.want) {
@@ -436,11 +443,13 @@ func TestKubelet_AnswersArePassedOn(t *testing.T) {
 		code        int
 		want        string
 	}{
-		"exec redirected":        {redirect, "exec?container=c&command=x&stdout=1", http.StatusInternalServerError, "invalid upgrade response: status code 302"},
-		"portforward redirected": {redirect, "portforward", http.StatusInternalServerError, "invalid upgrade response: status code 302"},
-		"log redirected":         {redirect, "log?container=c", http.StatusInternalServerError, "redirects forbidden"},
-		"attach refused":         {refuse, "attach?container=c&stdout=1", http.StatusForbidden, "not today"},
-		"log refused":            {refuse, "log?container=c", http.StatusForbidden, "not today"},
+		"exec redirected": {redirect, "exec?container=c&command=x&stdout=1", http.StatusInternalServerError,
+			"invalid upgrade response: status code 302"},
+		"portforward redirected": {redirect, "portforward", http.StatusInternalServerError,
+			"invalid upgrade response: status code 302"},
+		"log redirected": {redirect, "log?container=c", http.StatusInternalServerError, "redirects forbidden"},
+		"attach refused": {refuse, "attach?container=c&stdout=1", http.StatusForbidden, "not today"},
+		"log refused":    {refuse, "log?container=c", http.StatusForbidden, "not today"},
 	} {
 		k.kubelet.answerBy(test.kubelet)
 		var header http.Header
@@ -459,7 +468,8 @@ func TestKubelet_AnswersArePassedOn(t *testing.T) {
 
 // onlyReads denies mallory the verb create.
 func onlyReads(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string,
+		error) {
 		if a.GetUser().GetName() == "mallory" && a.GetVerb() == "create" {
 			return authorizer.DecisionDeny, "reads only", nil
 		}
@@ -527,7 +537,9 @@ func startProxies(t *testing.T) (k *kubelets, plain, secure *backend) {
 	k.network.lead(podIP+":8443", secure.Server)
 	k.network.lead(externalIP+":8080", plain.Server)
 	k.network.lead(externalIP+":8443", secure.Server)
-	k.addService(t, "s", discoveryv1.Endpoint{Addresses: []string{podIP}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}})
+	k.addService(t, "s",
+		discoveryv1.Endpoint{Addresses: []string{podIP},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}})
 	return k, plain, secure
 }
 
@@ -537,7 +549,8 @@ func (k *kubelets) addService(t *testing.T, name string, endpoint discoveryv1.En
 	_, err := k.client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
-			{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}, {Name: "https", Port: 443, TargetPort: intstr.FromInt32(8443)},
+			{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)},
+			{Name: "https", Port: 443, TargetPort: intstr.FromInt32(8443)},
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -594,7 +607,8 @@ func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 				continue
 			}
 			asked := test.to.asked()
-			if len(asked) != 1 || asked[0].method != method || asked[0].path+"?"+asked[0].query != test.want || asked[0].body != body {
+			if len(asked) != 1 || asked[0].method != method || asked[0].path+"?"+asked[0].query != test.want ||
+				asked[0].body != body {
 				t.Errorf("%s %s: the backend was asked %v", method, test.path, asked)
 				continue
 			}
@@ -620,7 +634,8 @@ func TestProxy_ReachesNodesPodsAndServices(t *testing.T) {
 func TestProxy_RedirectsItsRoot(t *testing.T) {
 	t.Parallel()
 	k, _, _ := startProxies(t)
-	for _, path := range []string{inDefault + "/pods/p/proxy", inDefault + "/services/s:http/proxy", "/api/v1/nodes/" + nodeName + "/proxy"} {
+	for _, path := range []string{inDefault + "/pods/p/proxy", inDefault + "/services/s:http/proxy",
+		"/api/v1/nodes/" + nodeName + "/proxy"} {
 		got := k.ask(t, http.MethodGet, path+"?a=b", "", nil)
 		if got.code != http.StatusMovedPermanently || got.header.Get("Location") != path+"/?a=b" {
 			t.Errorf("%s: %d to %s", path, got.code, got.header.Get("Location"))
@@ -684,7 +699,8 @@ func TestProxy_RefusesLocalAddresses(t *testing.T) {
 		}
 	}
 	k.addNode(t, "by-name", 0, corev1.NodeAddress{Type: corev1.NodeHostName, Address: "localhost"})
-	if got := k.ask(t, http.MethodGet, "/api/v1/nodes/by-name/proxy/", "", nil); got.code != http.StatusBadRequest || !strings.Contains(got.body, refused) {
+	if got := k.ask(t, http.MethodGet, "/api/v1/nodes/by-name/proxy/", "", nil); got.code != http.StatusBadRequest ||
+		!strings.Contains(got.body, refused) {
 		t.Errorf("node at localhost: %d %s", got.code, got.body)
 	}
 }
@@ -696,7 +712,8 @@ func TestProxy_RefusesEndpointsThatAreNoPods(t *testing.T) {
 	k, plain, _ := startProxies(t)
 	const foreign = "192.0.2.99"
 	k.network.lead(foreign+":8080", plain.Server)
-	if _, err := k.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := k.client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := func(namespace, name string) *corev1.ObjectReference {

@@ -86,7 +86,9 @@ func New(c Config) (*Builtin, error) {
 
 // newGroup builds the storages of a group and removes those of kinds that the emulated release
 // does not have. The returned group has no Versions if nothing is left.
-func (c Config) newGroup(p storageProvider, release genericapiserver.ResourceExpirationEvaluator, codecs runtime.NegotiatedSerializer) (handlers.Group, error) {
+func (c Config) newGroup(
+	p storageProvider, release genericapiserver.ResourceExpirationEvaluator, codecs runtime.NegotiatedSerializer,
+) (handlers.Group, error) {
 	info, err := p.NewRESTStorage(c.APIResourceConfigSource, c.RESTOptions)
 	if err != nil {
 		return handlers.Group{}, fmt.Errorf("build the storages of the group %q: %w", p.GroupName(), err)
@@ -247,7 +249,8 @@ func Kinds() map[schema.GroupResource]string {
 		}
 		kinds := legacyscheme.Scheme.KnownTypes(gv)
 		for kind, object := range kinds {
-			if _, hasList := kinds[kind+"List"]; hasList && reflect.PointerTo(object).Implements(reflect.TypeFor[metav1.Object]()) {
+			if _, hasList := kinds[kind+"List"]; hasList &&
+				reflect.PointerTo(object).Implements(reflect.TypeFor[metav1.Object]()) {
 				resource, _ := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
 				all[resource.GroupResource()] = kind
 			}
@@ -278,12 +281,15 @@ func DefaultAPIResourceConfigSource() *serverstorage.ResourceConfig {
 // ParseRuntimeConfig returns which versions and resources the value of --runtime-config
 // enables. otherGroups are the groups that other servers of the delegation chain serve;
 // the value may name them too. The error says what is wrong with the value.
-func ParseRuntimeConfig(runtimeConfig cliflag.ConfigurationMap, otherGroups ...string) (*serverstorage.ResourceConfig, error) {
+func ParseRuntimeConfig(
+	runtimeConfig cliflag.ConfigurationMap, otherGroups ...string,
+) (*serverstorage.ResourceConfig, error) {
 	options := genericoptions.APIEnablementOptions{RuntimeConfig: normalizeRuntimeConfig(runtimeConfig)}
 	if errs := options.Validate(legacyscheme.Scheme, groups(otherGroups)); len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return resourceconfig.MergeAPIResourceConfigs(DefaultAPIResourceConfigSource(), options.RuntimeConfig, legacyscheme.Scheme)
+	return resourceconfig.MergeAPIResourceConfigs(DefaultAPIResourceConfigSource(), options.RuntimeConfig,
+		legacyscheme.Scheme)
 }
 
 // groups implements genericoptions.GroupRegistry.

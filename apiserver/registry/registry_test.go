@@ -44,7 +44,8 @@ import (
 
 // newGetter returns the options getter over a store and its feed.
 func newGetter(store *sqlstore.Store, feed *watch.Feed) *storage.RESTOptionsGetter {
-	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	return storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 }
 
 // newBuiltin constructs the groups that a --runtime-config turns on, over a store that does
@@ -185,7 +186,8 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 		less      []string
 		resources map[string]bool
 	}{
-		{flag: cliflag.ConfigurationMap{"certificates.k8s.io/v1beta1": "true"}, more: []string{"certificates.k8s.io/v1beta1"}},
+		{flag: cliflag.ConfigurationMap{"certificates.k8s.io/v1beta1": "true"},
+			more: []string{"certificates.k8s.io/v1beta1"}},
 		{flag: cliflag.ConfigurationMap{"api/v1": "", "api/legacy": "true"}},
 		{flag: cliflag.ConfigurationMap{"v1": "true"}},
 		{flag: cliflag.ConfigurationMap{"api/v1": "false"}, less: []string{"v1"}},
@@ -196,10 +198,12 @@ func TestRuntimeConfig_AddsAndRemovesVersions(t *testing.T) {
 			"internal.apiserver.k8s.io/v1alpha1", "resource.k8s.io/v1alpha3",
 		}},
 		{flag: cliflag.ConfigurationMap{"resource.k8s.io/v1beta2/deviceclasses": "true"},
-			more:      []string{"resource.k8s.io/v1beta2"},
-			resources: map[string]bool{"resource.k8s.io/v1beta2/deviceclasses": true, "resource.k8s.io/v1beta2/resourceclaims": false}},
+			more: []string{"resource.k8s.io/v1beta2"},
+			resources: map[string]bool{"resource.k8s.io/v1beta2/deviceclasses": true,
+				"resource.k8s.io/v1beta2/resourceclaims": false}},
 		{flag: cliflag.ConfigurationMap{"apps/v1/deployments": "false"},
-			resources: map[string]bool{"apps/v1/deployments": false, "apps/v1/deployments/scale": false, "apps/v1/replicasets": true}},
+			resources: map[string]bool{"apps/v1/deployments": false, "apps/v1/deployments/scale": false,
+				"apps/v1/replicasets": true}},
 	} {
 		t.Run(cliString(test.flag), func(t *testing.T) {
 			got := groupVersions(t, test.flag)
@@ -229,8 +233,9 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 		flag cliflag.ConfigurationMap
 		want string
 	}{
-		"nothing left":                      {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
-		"unknown group":                     {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"}, "unknown api groups nosuch.k8s.io/v1"},
+		"nothing left": {cliflag.ConfigurationMap{"api/all": "false"}, "api/all=false"},
+		"unknown group": {cliflag.ConfigurationMap{"nosuch.k8s.io/v1": "true"},
+			"unknown api groups nosuch.k8s.io/v1"},
 		"unknown version of the core group": {cliflag.ConfigurationMap{"api/v2": "true"}, "api/v2"},
 		"unknown version":                   {cliflag.ConfigurationMap{"apps/v7": "true"}, "apps/v7"},
 		"no version":                        {cliflag.ConfigurationMap{"apps": "true"}, "invalid key apps"},
@@ -243,7 +248,8 @@ func TestRuntimeConfig_NamesEachError(t *testing.T) {
 			}
 		})
 	}
-	if _, err := registry.ParseRuntimeConfig(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"}, "apiextensions.k8s.io"); err != nil {
+	if _, err := registry.ParseRuntimeConfig(cliflag.ConfigurationMap{"apiextensions.k8s.io/v1": "false"},
+		"apiextensions.k8s.io"); err != nil {
 		t.Errorf("another server's group: %v", err)
 	}
 }
@@ -342,13 +348,17 @@ func TestGroups_EmulatedReleaseHidesLaterAPIs(t *testing.T) {
 		emulation emulation
 		want      string // the served versions of policies, or the error
 	}{
-		"this release":                   {nil, emulation{CurrentVersion: utilversion.MajorMinor(1, 36)}, "v1"},
-		"the last":                       {nil, emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, ""},
-		"the last, with the beta":        {beta, emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, "v1beta1"},
-		"the last, forward compatible":   {beta, emulation{CurrentVersion: utilversion.MajorMinor(1, 35), EmulationForwardCompatible: true}, "v1 v1beta1"},
-		"nothing to be compatible with":  {nil, emulation{CurrentVersion: utilversion.MajorMinor(1, 35), EmulationForwardCompatible: true}, ""},
-		"named, and not to be had":       {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, "introduced at 1.36 after the current version 1.35"},
-		"named, and to be served anyhow": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"}, emulation{CurrentVersion: utilversion.MajorMinor(1, 35), RuntimeConfigEmulationForwardCompatible: true}, "v1"},
+		"this release":            {nil, emulation{CurrentVersion: utilversion.MajorMinor(1, 36)}, "v1"},
+		"the last":                {nil, emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, ""},
+		"the last, with the beta": {beta, emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, "v1beta1"},
+		"the last, forward compatible": {beta,
+			emulation{CurrentVersion: utilversion.MajorMinor(1, 35), EmulationForwardCompatible: true}, "v1 v1beta1"},
+		"nothing to be compatible with": {nil,
+			emulation{CurrentVersion: utilversion.MajorMinor(1, 35), EmulationForwardCompatible: true}, ""},
+		"named, and not to be had": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"},
+			emulation{CurrentVersion: utilversion.MajorMinor(1, 35)}, "introduced at 1.36 after the current version 1.35"},
+		"named, and to be served anyhow": {cliflag.ConfigurationMap{"admissionregistration.k8s.io/v1/" + policies: "true"},
+			emulation{CurrentVersion: utilversion.MajorMinor(1, 35), RuntimeConfigEmulationForwardCompatible: true}, "v1"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -401,7 +411,8 @@ func TestGroups_ARemovedAPIIsThereForAnEarlierRelease(t *testing.T) {
 // release has removed.
 func TestGroups_ARemovedAPIIsServedForOneReleaseMore(t *testing.T) {
 	t.Setenv("KUBE_APISERVER_SERVE_REMOVED_APIS_FOR_ONE_RELEASE", "true")
-	b, err := emulate(t, cliflag.ConfigurationMap{"networking.k8s.io/v1beta1": "true"}, emulation{CurrentVersion: utilversion.MajorMinor(1, 37)})
+	b, err := emulate(t, cliflag.ConfigurationMap{"networking.k8s.io/v1beta1": "true"},
+		emulation{CurrentVersion: utilversion.MajorMinor(1, 37)})
 	if err != nil {
 		t.Fatal(err)
 	}

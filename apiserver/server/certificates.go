@@ -56,14 +56,17 @@ func ensureCertificates(o Completed, n network) (*certificates, error) {
 	legacyregistry.Registerer().MustRegister(certificateCollector{config})
 	logWritten(config.Dir, report)
 	if len(report.Foreign) > 0 {
-		klog.InfoS("Certificates are used that byre did not issue and does not renew", "directory", config.Dir, "files", report.Foreign)
+		klog.InfoS("Certificates are used that byre did not issue and does not renew", "directory", config.Dir, "files",
+			report.Foreign)
 	}
 	logNotRenewable(config.Dir, report)
 	if report.Failed != nil {
-		klog.ErrorS(report.Failed, "Certificates or admin.kubeconfig could not be renewed, and are tried again in an hour", "directory", config.Dir)
+		klog.ErrorS(report.Failed, "Certificates or admin.kubeconfig could not be renewed, and are tried again in an hour",
+			"directory", config.Dir)
 	}
 	if err := report.Unverified; err != nil {
-		klog.Warningf("Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
+		klog.Warningf(
+			"Pods and admin.kubeconfig can't verify the server: %v: name the CA of the certificate with --root-ca-file", err)
 	}
 	if ca := o.Auth.Authentication.RequestHeader.ClientCAFile; o.Cluster.ProxyCertFile == "" && ca != "" {
 		if err := pki.VerifyClient(files.FrontProxyCert, ca, config.Now); err != nil {
@@ -151,7 +154,8 @@ func (c certificateCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for _, c := range all {
 		if !c.Missing {
-			metrics <- prometheus.MustNewConstMetric(certificateDesc, prometheus.GaugeValue, float64(c.ExpirationDate.Unix()), c.Name)
+			metrics <- prometheus.MustNewConstMetric(certificateDesc, prometheus.GaugeValue, float64(c.ExpirationDate.Unix()),
+				c.Name)
 		}
 	}
 }
@@ -164,7 +168,8 @@ func logWritten(dir string, report pki.Report) {
 
 func logNotRenewable(dir string, report pki.Report) {
 	if len(report.NotRenewable) > 0 {
-		klog.Warningf("Certificates in %s expire or lack a name, and byre can't renew them, because another program has issued them or the key of their CA is not here: %v", dir, report.NotRenewable)
+		klog.Warningf(
+			"Certificates in %s expire or lack a name, and byre can't renew them, because another program has issued them or the key of their CA is not here: %v", dir, report.NotRenewable)
 	}
 }
 
@@ -183,7 +188,9 @@ type keyRecorder struct {
 	tried *process.Signal
 }
 
-func newKeyRecorder(trust *auth.TrustedKeys, s *storageBackend, adopt bool, clientCA dynamiccertificates.CAContentProvider) *keyRecorder {
+func newKeyRecorder(
+	trust *auth.TrustedKeys, s *storageBackend, adopt bool, clientCA dynamiccertificates.CAContentProvider,
+) *keyRecorder {
 	k := &keyRecorder{trust, s, adopt, make(chan struct{}, 1), process.NewSignal("TriedToRecordKeys")}
 	clientCA.AddListener(k)
 	return k

@@ -70,7 +70,9 @@ type builtinAPI struct {
 }
 
 // newBuiltinAPI adds byre's own groups to those of Kubernetes.
-func newBuiltinAPI(o Completed, s *storageBackend, a authorizer.Authorizer, kubernetes *registry.Builtin) (*builtinAPI, error) {
+func newBuiltinAPI(
+	o Completed, s *storageBackend, a authorizer.Authorizer, kubernetes *registry.Builtin,
+) (*builtinAPI, error) {
 	builtin := storage.BuiltinResources(effectiveVersion())
 	log := &changes.Log{
 		Driver:       s.database.Driver,
@@ -129,10 +131,14 @@ const parsedFieldBytes = 8 << 20
 
 // newDependencies makes what all servers of the delegation chain share. Its discovery tells clients
 // within the cluster the address of the kubernetes Service, and other clients the external address.
-func newDependencies(o Completed, n network, s *storageBackend, files pki.Files, c clients, a *access, api *builtinAPI) process.Dependencies {
+func newDependencies(
+	o Completed, n network, s *storageBackend, files pki.Files, c clients, a *access, api *builtinAPI,
+) process.Dependencies {
 	// A policy for a resource holds for another under which the same objects are written, as the two of Events.
 	storedAs := storage.BuiltinResources(effectiveVersion()).StoredAs
-	equivalent := runtime.NewEquivalentResourceRegistryWithIdentity(func(gr schema.GroupResource) string { return storedAs(gr).String() })
+	equivalent := runtime.NewEquivalentResourceRegistryWithIdentity(func(gr schema.GroupResource) string {
+		return storedAs(gr).String()
+	})
 	return process.Dependencies{
 		Storage:          s.Backend,
 		EffectiveVersion: effectiveVersion(),
@@ -194,7 +200,9 @@ type chain struct {
 // newChain makes the chain from the last delegate to the first: 404, custom resources, the built-in
 // API, the other paths of this server, the aggregator. checks are those of this server; those of the
 // other servers are added.
-func newChain(config Config, d process.Dependencies, s *storageBackend, a *access, builtin *builtinAPI, checks process.HealthChecks) (*chain, error) {
+func newChain(
+	config Config, d process.Dependencies, s *storageBackend, a *access, builtin *builtinAPI, checks process.HealthChecks,
+) (*chain, error) {
 	c := &chain{handler: notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)}
 	if err := c.add(config.CustomResources, d, builtin); err != nil {
 		return nil, err
@@ -248,7 +256,9 @@ func (c *chain) add(newServer process.NewChainServer, d process.Dependencies, bu
 // newRegistry makes the REST storages of the groups of Kubernetes. files are the certificates
 // and keys that the server issues itself; the kubelet client uses them unless flags
 // name others.
-func newRegistry(o Completed, n network, s *storageBackend, files pki.Files, c clients, a *auth.Auth) (*registry.Builtin, error) {
+func newRegistry(
+	o Completed, n network, s *storageBackend, files pki.Files, c clients, a *auth.Auth,
+) (*registry.Builtin, error) {
 	kubelet := *o.Cluster.Kubelet
 	if kubelet.TLSClientConfig.CertFile == "" {
 		kubelet.TLSClientConfig.CertFile, kubelet.TLSClientConfig.KeyFile = files.KubeletClientCert, files.KubeletKey
@@ -305,7 +315,8 @@ func inProcess(o Completed) (names []string) {
 // Tables describes the tables of all built-in resources that have objects, enabled or not, as a server of the
 // effective version makes them, without Stores. They are in the order of their resources.
 func Tables(effective basecompatibility.EffectiveVersion) ([]*query.Table, error) {
-	resources, kinds, names := storage.BuiltinResources(effective), map[schema.GroupResource]schema.GroupVersionKind{}, []string{}
+	resources, kinds, names := storage.BuiltinResources(effective), map[schema.GroupResource]schema.GroupVersionKind{},
+		[]string{}
 	for gr, name := range registry.Kinds() {
 		if resources.StoredAs(gr) != gr {
 			continue // its objects are another resource's
@@ -322,7 +333,8 @@ func Tables(effective basecompatibility.EffectiveVersion) ([]*query.Table, error
 		names = append(names, util.GetCanonicalTypeName(object))
 	}
 	slices.Sort(names)
-	models := documents.NewModels(effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions, legacyscheme.Scheme)
+	models := documents.NewModels(effective.EmulationVersion().String(), generated.GetOpenAPIDefinitions,
+		legacyscheme.Scheme)
 	definitions, err := models.Schemas(names...)()
 	if err != nil {
 		return nil, err
@@ -413,12 +425,15 @@ func (c clients) as(component string, who user.Info) *rest.Config {
 	config := process.LoopbackAs(c.loopback, c.transport, who)
 	info := Version(effectiveVersion())
 	version, _, _ := strings.Cut(info.GitVersion, "+")
-	config.UserAgent = fmt.Sprintf("%s/%s (%s) kubernetes/%.7s", component, version, info.Platform, cmp.Or(info.GitCommit, "unknown"))
+	config.UserAgent = fmt.Sprintf("%s/%s (%s) kubernetes/%.7s", component, version, info.Platform,
+		cmp.Or(info.GitCommit, "unknown"))
 	return config
 }
 
 // newControllers makes the runner of the controllers.
-func newControllers(o Completed, n network, s *storageBackend, certs *certificates, c clients, others *chain) (*controllers.Runner, error) {
+func newControllers(
+	o Completed, n network, s *storageBackend, certs *certificates, c clients, others *chain,
+) (*controllers.Runner, error) {
 	files := certs.files
 	rootCA, err := os.ReadFile(cmp.Or(o.Serving.RootCAFile, files.CACert)) // the CA that clients verify the server by
 	if err != nil {
@@ -435,11 +450,13 @@ func newControllers(o Completed, n network, s *storageBackend, certs *certificat
 			CACert: files.CACert, CAKey: files.CAKey,
 			ServiceAccountKey: o.Auth.Authentication.SigningKeyFile,
 		},
-		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch { return watchStored(s.getter, others.servers, gr) },
-		ServerID:         n.id,
-		Hosts:            certs.hosts,
-		Shared:           s.database.Shared,
-		EpochEnded:       s.Feed.EpochEnded,
+		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch {
+			return watchStored(s.getter, others.servers, gr)
+		},
+		ServerID:   n.id,
+		Hosts:      certs.hosts,
+		Shared:     s.database.Shared,
+		EpochEnded: s.Feed.EpochEnded,
 	}
 	if s.fork != nil {
 		config.Controllers, config.WithControllerManager, config.WithScheduler = nil, false, false
@@ -449,7 +466,9 @@ func newControllers(o Completed, n network, s *storageBackend, certs *certificat
 
 // watchStored watches the metadata of a resource's objects in their stored bytes. It
 // returns nil for a resource that no server of the chain stores.
-func watchStored(getter *storage.RESTOptionsGetter, others []process.ChainServer, gr schema.GroupResource) *storage.MetadataWatch {
+func watchStored(
+	getter *storage.RESTOptionsGetter, others []process.ChainServer, gr schema.GroupResource,
+) *storage.MetadataWatch {
 	stores := getter.Lookup(gr) != nil
 	for _, server := range others {
 		stores = stores || server.Stores(gr)

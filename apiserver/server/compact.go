@@ -177,7 +177,8 @@ func warnOfUnknownResources(ctx context.Context, driver sqlstore.Driver, o Store
 	for _, flag := range slices.Sorted(maps.Keys(flags)) {
 		for _, name := range flags[flag] {
 			if nearest, isKnown := lookUpResource(name, known); !isKnown {
-				logger.Warn("A flag names a resource that this server does not know: it has no effect before there is such a resource",
+				logger.Warn(
+					"A flag names a resource that this server does not know: it has no effect before there is such a resource",
 					"flag", flag, "resource", name, "nearest", nearest)
 			}
 		}
@@ -189,7 +190,8 @@ func warnOfUnknownResources(ctx context.Context, driver sqlstore.Driver, o Store
 // ever had an object.
 func knownResources(ctx context.Context, driver sqlstore.Driver) ([]schema.GroupResource, error) {
 	definitions := schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
-	known := append(registry.Resources(), definitions, schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"})
+	known := append(registry.Resources(), definitions,
+		schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"})
 	histories, err := driver.Histories(ctx)
 	if err != nil {
 		return nil, err

@@ -66,7 +66,10 @@ type httpServers struct {
 
 // newHTTPServers makes the servers, whose requests pass the filters and then the chain. It lets the
 // requests of transport pass them too.
-func newHTTPServers(ctx context.Context, o Completed, n network, files pki.Files, transport *process.LoopbackTransport, a *access, signals *process.Signals, handler http.Handler) (*httpServers, error) {
+func newHTTPServers(
+	ctx context.Context, o Completed, n network, files pki.Files, transport *process.LoopbackTransport, a *access,
+	signals *process.Signals, handler http.Handler,
+) (*httpServers, error) {
 	// Loopback requests pass the same filters, but a shutdown neither counts nor
 	// refuses them: the controllers stop after the clients of the listeners.
 	never := make(chan struct{})
@@ -77,7 +80,8 @@ func newHTTPServers(ctx context.Context, o Completed, n network, files pki.Files
 		WatchRequests:           new(waitgroup.SafeWaitGroup),
 	}))(handler))
 
-	h := &httpServers{generic: o.Generic, requests: new(waitgroup.SafeWaitGroup), watches: new(waitgroup.RateLimitedSafeWaitGroup)}
+	h := &httpServers{generic: o.Generic, requests: new(waitgroup.SafeWaitGroup),
+		watches: new(waitgroup.RateLimitedSafeWaitGroup)}
 	tlsConfig, certs, err := newServingCertificates(o, files, a.auth.ClientCAs())
 	if err != nil {
 		return nil, err
@@ -104,7 +108,8 @@ func newHTTPServers(ctx context.Context, o Completed, n network, files pki.Files
 		if err != nil {
 			return nil, err
 		}
-		if h.plain, err = process.NewHTTPServer(process.ServingOptions{DisableHTTP2: true}, process.WithLocalOrigin(insecure), nil); err != nil {
+		if h.plain, err = process.NewHTTPServer(process.ServingOptions{DisableHTTP2: true}, process.WithLocalOrigin(insecure),
+			nil); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +123,9 @@ func newHTTPServers(ctx context.Context, o Completed, n network, files pki.Files
 
 // newServingCertificates makes the TLS configuration of the secure port, and what keeps its certificates
 // current: those that flags name, or else those that the server issues itself.
-func newServingCertificates(o Completed, files pki.Files, clientCAs dynamiccertificates.CAContentProvider) (*tls.Config, *process.Certificates, error) {
+func newServingCertificates(
+	o Completed, files pki.Files, clientCAs dynamiccertificates.CAContentProvider,
+) (*tls.Config, *process.Certificates, error) {
 	config, err := process.NewTLSConfig(o.Serving)
 	if err != nil {
 		return nil, nil, err
@@ -274,7 +281,8 @@ func newAccess(ctx context.Context, o Completed, n network, s *storageBackend, c
 	}
 	var flow *filters.FlowControl
 	if o.Features.EnablePriorityAndFairness {
-		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers, c.kube, s.getter.Stats,
+		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers,
+			c.kube, s.getter.Stats,
 			schema.GroupResource{Group: query.GroupName, Resource: "queries"})
 	}
 	return &access{authenticated, audited, admitted, flow}, nil

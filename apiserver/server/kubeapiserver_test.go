@@ -35,10 +35,12 @@ func TestKubeAPIServer_AcceptsWhatServeRefuses(t *testing.T) {
 	o := parseKubeAPIServer(t, "--etcd-servers=http://127.0.0.1:2379,http://127.0.0.1:2380", "--etcd-prefix", "/other",
 		"--etcd-cafile", "ca.crt", "--storage-backend=etcd3", "--watch-cache", "--watch-cache-sizes=pods#1",
 		"--apiserver-count", "3", "--enable-logs-handler")
-	if got := o.EtcdServers; !slices.Equal(got, []string{"http://127.0.0.1:2379", "http://127.0.0.1:2380"}) || o.EtcdPrefix != "/other" {
+	if got := o.EtcdServers; !slices.Equal(got, []string{"http://127.0.0.1:2379", "http://127.0.0.1:2380"}) ||
+		o.EtcdPrefix != "/other" {
 		t.Errorf("etcd servers %q, prefix %q", got, o.EtcdPrefix)
 	}
-	want := []string{"--apiserver-count", "--enable-logs-handler", "--etcd-cafile", "--storage-backend", "--watch-cache", "--watch-cache-sizes"}
+	want := []string{"--apiserver-count", "--enable-logs-handler", "--etcd-cafile", "--storage-backend", "--watch-cache",
+		"--watch-cache-sizes"}
 	if got := o.Ignored(); !slices.Equal(got, want) {
 		t.Errorf("ignored are %q, want %q", got, want)
 	}
@@ -62,7 +64,8 @@ func TestKubeAPIServer_AcceptsMasterCountAsLease(t *testing.T) {
 	if _, err := o.Complete(); err != nil {
 		t.Error(err)
 	}
-	if o = parseKubeAPIServer(t, "--endpoint-reconciler-type=none"); o.Cluster.EndpointReconciler != "none" || len(o.Ignored()) != 0 {
+	if o = parseKubeAPIServer(t, "--endpoint-reconciler-type=none"); o.Cluster.EndpointReconciler != "none" ||
+		len(o.Ignored()) != 0 {
 		t.Errorf("none became %q, ignored are %q", o.Cluster.EndpointReconciler, o.Ignored())
 	}
 	if _, err := parseKubeAPIServer(t, "--endpoint-reconciler-type=gossip").Complete(); err == nil {
@@ -83,7 +86,8 @@ func TestKubeAPIServer_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
 	if completed, err = some.Complete(); err != nil || len(completed.EnabledControllers) == 0 {
 		t.Errorf("controllers %q, %v", completed.EnabledControllers, err)
 	}
-	for args, want := range map[string]bool{"--data-dir=/data": true, "--endpoint=sqlite:///data/byre.db": true, "--retention=1h": false} {
+	for args, want := range map[string]bool{"--data-dir=/data": true, "--endpoint=sqlite:///data/byre.db": true,
+		"--retention=1h": false} {
 		if got := parseKubeAPIServer(t, args).ChoosesDatabase(); got != want {
 			t.Errorf("%s chooses the database: %v", args, got)
 		}
@@ -117,7 +121,8 @@ func TestKubeAPIServer_CertDirHoldsTheServingCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if made.Serving.CertFile != filepath.Join(dir, "apiserver.crt") || made.Serving.KeyFile != filepath.Join(dir, "apiserver.key") {
+	if made.Serving.CertFile != filepath.Join(dir, "apiserver.crt") ||
+		made.Serving.KeyFile != filepath.Join(dir, "apiserver.key") {
 		t.Errorf("%s and %s serve", made.Serving.CertFile, made.Serving.KeyFile)
 	}
 	complete()
@@ -236,12 +241,14 @@ var shared = map[string]bool{
 // of these.
 var (
 	samples = map[string]string{
-		"string": "text", "bool": "true", "int": "3", "uint": "3", "int32": "3", "int64": "3", "float32": "0.5", "duration": "3s",
-		"strings": "a,b", "stringSlice": "a,b", "stringArray": "a", "ip": "127.0.0.1",
+		"string": "text", "bool": "true", "int": "3", "uint": "3", "int32": "3", "int64": "3", "float32": "0.5",
+		"duration": "3s",
+		"strings":  "a,b", "stringSlice": "a,b", "stringArray": "a", "ip": "127.0.0.1",
 	}
 	sampleValues = map[string]string{
 		"enable-admission-plugins": "AlwaysPullImages", "disable-admission-plugins": "ServiceAccount",
-		"allow-metric-labels": "metric,label=a,b", "oidc-required-claim": "claim=value", "tls-curve-preferences": "29", "runtime-config": "api/v1=true", "service-node-port-range": "30000-30100", "tls-sni-cert-key": "a.crt,a.key",
+		"allow-metric-labels": "metric,label=a,b", "oidc-required-claim": "claim=value", "tls-curve-preferences": "29",
+		"runtime-config": "api/v1=true", "service-node-port-range": "30000-30100", "tls-sni-cert-key": "a.crt,a.key",
 	}
 )
 

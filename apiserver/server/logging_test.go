@@ -69,7 +69,8 @@ func TestLog_LimitsWhatOnePlaceRepeats(t *testing.T) {
 					out.Reset()
 					time.Sleep(repeatInterval)
 					log(1000)
-					if want := fmt.Sprintf(format.suppressed, 1000-written); !strings.Contains(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
+					if want := fmt.Sprintf(format.suppressed, 1000-written); !strings.Contains(out.String(), want) ||
+						strings.Count(out.String(), "\n") != 1 {
 						t.Errorf("%s: after %v: %q, not %s", message, repeatInterval, out, want)
 					}
 				}

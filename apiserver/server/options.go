@@ -178,7 +178,8 @@ func (o *Options) Validate() []error {
 	_, err := controllers.Select(o.Controllers, o.WithControllerManager)
 	errs.unless(err == nil, "--controllers: %w", err)
 	errs = slices.Concat(errs, o.Election.Validate(), o.Peers.Validate())
-	errs.unless(!o.Features.EnablePriorityAndFairness || o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight > 0,
+	errs.unless(!o.Features.EnablePriorityAndFairness ||
+		o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight > 0,
 		"--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0 when --enable-priority-and-fairness is true")
 	errs.unless(utilfeature.DefaultFeatureGate.Enabled(features.DisableAllocatorDualWrite),
 		"the feature gate %s must be on: cluster IPs are kept as IPAddresses only", features.DisableAllocatorDualWrite)
@@ -260,7 +261,9 @@ func (c *Completed) completeControllers() error {
 		return err
 	}
 	if !c.Store.GarbageCollection {
-		c.EnabledControllers = slices.DeleteFunc(c.EnabledControllers, func(name string) bool { return name == names.GarbageCollectorController })
+		c.EnabledControllers = slices.DeleteFunc(c.EnabledControllers, func(name string) bool {
+			return name == names.GarbageCollectorController
+		})
 	}
 	return nil
 }
@@ -274,15 +277,18 @@ func (c *Completed) completeAddresses() error {
 		return fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
 	c.AdvertiseAddress = c.advertised(netutils.IsIPv6CIDR(&c.ServiceIPRange))
-	if address := c.EndpointAddress(); address != nil && netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
-		return fmt.Errorf("--service-cluster-ip-range: %s is of another IP family than --advertise-address, %s, so that Pods would not reach the server: "+
-			"name the family of the address first, or set --endpoint-reconciler-type=none", &c.ServiceIPRange, address)
+	if address := c.EndpointAddress(); address != nil &&
+		netutils.IsIPv6(address) != netutils.IsIPv6CIDR(&c.ServiceIPRange) {
+		return fmt.Errorf(
+			"--service-cluster-ip-range: %s is of another IP family than --advertise-address, %s, so that Pods would not reach the server: "+
+				"name the family of the address first, or set --endpoint-reconciler-type=none", &c.ServiceIPRange, address)
 	}
 	if given := c.Generic.AdvertiseAddress; given == nil || given.IsUnspecified() || c.hasNoEndpoint() {
 		return nil
 	}
 	if errs := validation.ValidateEndpointIP(c.AdvertiseAddress.String(), nil); len(errs) > 0 {
-		return fmt.Errorf("--advertise-address: %s can't be an endpoint of the Service kubernetes: it %s: give an address that Pods reach, or --endpoint-reconciler-type=none",
+		return fmt.Errorf(
+			"--advertise-address: %s can't be an endpoint of the Service kubernetes: it %s: give an address that Pods reach, or --endpoint-reconciler-type=none",
 			c.AdvertiseAddress, errs[0].Detail)
 	}
 	return nil
@@ -311,13 +317,16 @@ func (c *Completed) completeResources() error {
 	}
 	c.APIResources = resources
 	if c.Generic.EmulationForwardCompatible {
-		c.APIResources, err = resourceconfig.EmulationForwardCompatibleResourceConfig(resources, c.RuntimeConfig, legacyscheme.Scheme)
+		c.APIResources, err = resourceconfig.EmulationForwardCompatibleResourceConfig(resources, c.RuntimeConfig,
+			legacyscheme.Scheme)
 		if err != nil {
 			return fmt.Errorf("--runtime-config: %w", err)
 		}
 	}
-	if flows := flowcontrolv1.SchemeGroupVersion; c.Features.EnablePriorityAndFairness && !c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
-		return fmt.Errorf("--runtime-config turns off %s, which --enable-priority-and-fairness needs: turn that off too", flows)
+	if flows := flowcontrolv1.SchemeGroupVersion; c.Features.EnablePriorityAndFairness &&
+		!c.APIResources.ResourceEnabled(flows.WithResource("flowschemas")) {
+		return fmt.Errorf("--runtime-config turns off %s, which --enable-priority-and-fairness needs: turn that off too",
+			flows)
 	}
 	return controllers.Validate(utilfeature.DefaultFeatureGate, c.APIResources)
 }

@@ -131,11 +131,13 @@ func (o *ClusterOptions) serviceNets() (primary, secondary net.IPNet, err error)
 			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %q is not a CIDR", part)
 		}
 		if netutils.RangeSize(parsed) < minServiceIPs {
-			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %s has fewer than %d addresses", part, minServiceIPs)
+			return primary, secondary,
+				fmt.Errorf("--service-cluster-ip-range: %s has fewer than %d addresses", part, minServiceIPs)
 		}
 		if ones, bits := parsed.Mask.Size(); bits-ones > 64 {
 			// kube-apiserver starts with it, and ipallocator.NewIPAllocator refuses it.
-			return primary, secondary, fmt.Errorf("--service-cluster-ip-range: %s is too large: an IPv6 CIDR must be /64 or longer", part)
+			return primary, secondary,
+				fmt.Errorf("--service-cluster-ip-range: %s is too large: an IPv6 CIDR must be /64 or longer", part)
 		}
 		nets = append(nets, parsed)
 	}
@@ -230,7 +232,9 @@ func ReadEgressSelector(file string) (*egressselector.EgressSelector, error) {
 		// Upstream's validation accepts this, but its constructor dereferences the nil
 		// pointer.
 		if t := selection.Connection.Transport; t != nil && t.TCP != nil && t.TCP.TLSConfig == nil {
-			return nil, fmt.Errorf("--egress-selector-config-file %s: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", file, selection.Name)
+			return nil,
+				fmt.Errorf("--egress-selector-config-file %s: %s: a proxy by TCP needs a tlsConfig; without TLS use uds", file,
+					selection.Name)
 		}
 	}
 	selector, err := egressselector.NewEgressSelector(config)
@@ -313,7 +317,9 @@ func (c *Completed) namedFiles() []namedFile {
 		{"authorization-webhook-config-file", c.Auth.Authorization.WebhookConfigFile, kubeconfig},
 		{"audit-policy-file", c.Audit.PolicyFile, without(policy.LoadPolicyFromFile)},
 		{"audit-webhook-config-file", c.Audit.WebhookOptions.ConfigFile, kubeconfig},
-		{"admission-control-config-file", c.Admission.GenericAdmission.ConfigFile, func(string) error { return c.Admission.CheckConfiguration() }},
+		{"admission-control-config-file", c.Admission.GenericAdmission.ConfigFile, func(string) error {
+			return c.Admission.CheckConfiguration()
+		}},
 	}
 	for _, path := range a.ServiceAccounts.KeyFiles {
 		files = append(files, namedFile{"service-account-key-file", path, without(keyutil.PublicKeysFromFile)})

@@ -210,7 +210,8 @@ func (o *StoreOptions) checkReplication() error {
 		return fmt.Errorf("--lease-duration must be at least %s", shortestLease)
 	}
 	if o.ReplicateSync && (len(o.ReplicateTo) != 1 || len(o.Volatile) > 0) {
-		return errors.New("--replicate-sync needs one --replicate-to, and no --volatile, which acknowledges what is on no disk")
+		return errors.New(
+			"--replicate-sync needs one --replicate-to, and no --volatile, which acknowledges what is on no disk")
 	}
 	if len(o.ReplicateTo) == 0 {
 		return nil
@@ -283,7 +284,8 @@ func (o *StoreOptions) checkVolatile() error {
 		return nil // Validate reports the error of the endpoint
 	}
 	if dialect, _, err := migrations.ParseEndpoint(dsn); err == nil && dialect != migrations.SQLite {
-		return errors.New("--volatile needs SQLite: on PostgreSQL other replicas would not see what one of them has in memory")
+		return errors.New(
+			"--volatile needs SQLite: on PostgreSQL other replicas would not see what one of them has in memory")
 	}
 	return nil
 }
@@ -351,7 +353,8 @@ type SQLOptions struct {
 
 // NewSQLOptions returns the defaults.
 func NewSQLOptions() SQLOptions {
-	return SQLOptions{Enabled: true, Timeout: 10 * time.Second, Memory: resource.QuantityValue{Quantity: resource.MustParse("64Mi")}}
+	return SQLOptions{Enabled: true, Timeout: 10 * time.Second,
+		Memory: resource.QuantityValue{Quantity: resource.MustParse("64Mi")}}
 }
 
 // AddFlags adds the flags.
@@ -399,7 +402,8 @@ func (o *SQLOptions) checkSchema(store *StoreOptions) error {
 		return nil //nolint:nilerr // StoreOptions.Validate returns it
 	}
 	if dialect, _, _ := migrations.ParseEndpoint(endpoint); dialect != migrations.Postgres {
-		return errors.New("--sql-schema needs PostgreSQL: name a database with --endpoint, or print views of SQLite with \"byre sql views\"")
+		return errors.New(
+			"--sql-schema needs PostgreSQL: name a database with --endpoint, or print views of SQLite with \"byre sql views\"")
 	}
 	if err := migrations.CheckSchema(o.Schema); err != nil {
 		return fmt.Errorf("--sql-schema: %w", err)

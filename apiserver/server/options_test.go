@@ -38,13 +38,15 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--retention=-1h", "--retention must not be negative"},
 		{"--volatile=*", `--volatile: "*" is not a resource, such as leases or events.events.k8s.io`},
 		{"--retention-changes=-1", "--retention-changes must not be negative"},
-		{"--retention-for=deployments.apps=soon", `--retention-for: deployments.apps: "soon" is not a time such as 90d, 12h, 5m or 1h30m`},
+		{"--retention-for=deployments.apps=soon",
+			`--retention-for: deployments.apps: "soon" is not a time such as 90d, 12h, 5m or 1h30m`},
 		{"--retention-for=*.apps=1h", `--retention-for: "*.apps" is not a resource`},
 		{"--database-quota=-1Gi", "--database-quota must not be negative"},
 		{"--compaction-interval=0s", "--compaction-interval must be positive"},
 		{"--secure-port=70000", "--secure-port must be between 0 and 65535, not 70000"},
 		{"--insecure-port=-1", "--insecure-port must be between 0 and 65535, not -1"},
-		{"--insecure-bind-address=0.0.0.0", "--insecure-bind-address must be a loopback address, not 0.0.0.0: everybody who reaches it is an administrator"},
+		{"--insecure-bind-address=0.0.0.0",
+			"--insecure-bind-address must be a loopback address, not 0.0.0.0: everybody who reaches it is an administrator"},
 		{"--insecure-bind-address=::", "--insecure-bind-address must be a loopback address, not ::"},
 		{"--insecure-bind-address=192.0.2.1", "--insecure-bind-address must be a loopback address, not 192.0.2.1"},
 		{"--tls-cert-file=a.crt", "--tls-cert-file and --tls-private-key-file must be given together"},
@@ -55,39 +57,54 @@ func TestOptions_RefuseWrongFlags(t *testing.T) {
 		{"--http2-max-streams-per-connection=-1", "--http2-max-streams-per-connection must not be negative"},
 		{"--service-cluster-ip-range=10.0.0.0", "--service-cluster-ip-range: \"10.0.0.0\" is not a CIDR"},
 		{"--service-cluster-ip-range=10.0.0.0/30", "--service-cluster-ip-range: 10.0.0.0/30 has fewer than 8 addresses"},
-		{"--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16", "--service-cluster-ip-range: two CIDRs must be of different IP families"},
-		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112", "--service-cluster-ip-range must not have more than two CIDRs"},
-		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/48", "--service-cluster-ip-range: fd00::/48 is too large: an IPv6 CIDR must be /64 or longer"},
+		{"--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16",
+			"--service-cluster-ip-range: two CIDRs must be of different IP families"},
+		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,fd01::/112",
+			"--service-cluster-ip-range must not have more than two CIDRs"},
+		{"--service-cluster-ip-range=10.0.0.0/16,fd00::/48",
+			"--service-cluster-ip-range: fd00::/48 is too large: an IPv6 CIDR must be /64 or longer"},
 		{"--event-ttl=0s", "--event-ttl must be positive"},
 		{"--disk-reserve=1Mi", "--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it"},
 		{"--replicate-to=/copies", `--replicate-to "/copies": want file:///PATH or s3://BUCKET/PATH`},
-		{"--tracing-config-file=/nonexistent", `--tracing-config-file /nonexistent: unable to read tracing configuration from "/nonexistent": open /nonexistent: no such file or directory`},
-		{"--egress-selector-config-file=/nonexistent", "--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
+		{"--tracing-config-file=/nonexistent",
+			`--tracing-config-file /nonexistent: unable to read tracing configuration from "/nonexistent": open /nonexistent: no such file or directory`},
+		{"--egress-selector-config-file=/nonexistent",
+			"--egress-selector-config-file /nonexistent: unable to read egress selector configuration from \"/nonexistent\""},
 		{"--runtime-config=api/all=false", "--runtime-config: invalid runtime-config with only api/all=false"},
-		{"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which --enable-priority-and-fairness needs"},
+		{"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false",
+			"--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which --enable-priority-and-fairness needs"},
 		{"--runtime-config=api/all=false,api/v1=true", "--runtime-config turns off flowcontrol.apiserver.k8s.io/v1, which"},
 		{"--runtime-config=nosuch.example/v1=true", "--runtime-config: unknown api groups nosuch.example/v1"},
 		{"--controllers=nosuch", "--controllers: \"nosuch\" is not in the list of known controllers"},
-		{"--encryption-provider-config-automatic-reload", "--encryption-provider-config-automatic-reload needs --encryption-provider-config"},
+		{"--encryption-provider-config-automatic-reload",
+			"--encryption-provider-config-automatic-reload needs --encryption-provider-config"},
 		{"--tls-curve-preferences=26", "--tls-curve-preferences: curve preference 26 is not supported"},
-		{"--service-cluster-ip-range=fd00::/112 --advertise-address=192.0.2.1", "--service-cluster-ip-range: fd00::/112 is of another IP family than --advertise-address, 192.0.2.1"},
+		{"--service-cluster-ip-range=fd00::/112 --advertise-address=192.0.2.1",
+			"--service-cluster-ip-range: fd00::/112 is of another IP family than --advertise-address, 192.0.2.1"},
 		{"--livez-grace-period=-1s", "--livez-grace-period can not be a negative value"},
 		{"--delete-collection-workers=0", "--delete-collection-workers must be positive"},
 		{"--kubernetes-service-node-port=70000", "--kubernetes-service-node-port must be between 0 and 65535, not 70000"},
-		{"--kubernetes-service-node-port=80", "--kubernetes-service-node-port: 80 is not in --service-node-port-range, 30000-32767"},
-		{"--endpoint-reconciler-type=master-count", "--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"},
+		{"--kubernetes-service-node-port=80",
+			"--kubernetes-service-node-port: 80 is not in --service-node-port-range, 30000-32767"},
+		{"--endpoint-reconciler-type=master-count",
+			"--endpoint-reconciler-type: master-count can't tell which servers are up: use lease"},
 		{"--endpoint-reconciler-type=gossip", "--endpoint-reconciler-type: \"gossip\" is neither lease nor none"},
-		{"--advertise-address=127.0.0.1", "--advertise-address: 127.0.0.1 can't be an endpoint of the Service kubernetes: it may not be in the loopback range (127.0.0.0/8, ::1/128): give an address that Pods reach, or --endpoint-reconciler-type=none"},
-		{"--advertise-address=169.254.1.1", "--advertise-address: 169.254.1.1 can't be an endpoint of the Service kubernetes: it may not be in the link-local range"},
+		{"--advertise-address=127.0.0.1",
+			"--advertise-address: 127.0.0.1 can't be an endpoint of the Service kubernetes: it may not be in the loopback range (127.0.0.0/8, ::1/128): give an address that Pods reach, or --endpoint-reconciler-type=none"},
+		{"--advertise-address=169.254.1.1",
+			"--advertise-address: 169.254.1.1 can't be an endpoint of the Service kubernetes: it may not be in the link-local range"},
 		{"--peer-advertise-ip=here", "--peer-advertise-ip: \"here\" is not an IP address"},
 		{"--peer-advertise-port=0", "--peer-advertise-port: \"0\" is not a port"},
-		{"--coordinated-leadership-lease-duration=1s", "--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"},
-		{"--coordinated-leadership-retry-period=10s", "--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"},
+		{"--coordinated-leadership-lease-duration=1s",
+			"--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline"},
+		{"--coordinated-leadership-retry-period=10s",
+			"--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period"},
 		{"--shutdown-delay-duration=-1s", "--shutdown-delay-duration can not be negative value"},
 		{"--authorization-mode=Maybe", "authorization-mode \"Maybe\" is not a valid mode"},
 		{"--enable-admission-plugins=NoSuchPlugin", "NoSuchPlugin"},
 		{"--goaway-chance=0.5", "--goaway-chance can not be less than 0 or greater than 0.02"},
-		{"--max-requests-inflight=0 --max-mutating-requests-inflight=0", "--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0"},
+		{"--max-requests-inflight=0 --max-mutating-requests-inflight=0",
+			"--max-requests-inflight and --max-mutating-requests-inflight must add up to more than 0"},
 	}
 	for _, test := range tests {
 		o, err := parse(strings.Fields(test.args)...)
@@ -221,7 +238,8 @@ func TestOptions_ExternalHostnameIsTheAddress(t *testing.T) {
 func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 	_, err := parse(
 		"--advertise-address=192.0.2.1", "--allow-privileged=true", "--authorization-mode=Node,RBAC",
-		"--client-ca-file=ca.crt", "--enable-admission-plugins=NodeRestriction", "--disable-admission-plugins=DefaultStorageClass",
+		"--client-ca-file=ca.crt", "--enable-admission-plugins=NodeRestriction",
+		"--disable-admission-plugins=DefaultStorageClass",
 		"--enable-bootstrap-token-auth=true", "--kubelet-client-certificate=k.crt", "--kubelet-client-key=k.key",
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname", "--kubelet-certificate-authority=ca.crt",
 		"--kubelet-port=10250", "--kubelet-read-only-port=10255", "--kubelet-timeout=5s",
@@ -233,7 +251,8 @@ func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 		"--tls-cert-file=a.crt", "--tls-private-key-file=a.key", "--token-auth-file=tokens.csv",
 		"--service-node-port-range=30000-32767", "--runtime-config=api/alpha=false", "--feature-gates=",
 		"--event-ttl=1h0m0s", "--anonymous-auth=true", "--profiling=false", "--cert-dir=pki", "-v=2",
-		"--audit-policy-file=policy.yaml", "--audit-log-path=-", "--max-requests-inflight=400", "--shutdown-delay-duration=0s",
+		"--audit-policy-file=policy.yaml", "--audit-log-path=-", "--max-requests-inflight=400",
+		"--shutdown-delay-duration=0s",
 		"--proxy-client-cert-file=p.crt", "--proxy-client-key-file=p.key", "--bind-address=127.0.0.1",
 		"--http2-max-streams-per-connection=100", "--tls-min-version=VersionTLS13", "--shutdown-send-retry-after=true",
 		"--encryption-provider-config=", "--default-not-ready-toleration-seconds=300",
@@ -248,7 +267,8 @@ func TestOptions_AcceptFlagsOfInstallers(t *testing.T) {
 func TestOptions_NodeRestrictionFollowsTheNodeAuthorizer(t *testing.T) {
 	file := func(kind string) string {
 		name := filepath.Join(t.TempDir(), "authorization.yaml")
-		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: " + kind + ", name: " + strings.ToLower(kind) + "}]\n"
+		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: " + kind +
+			", name: " + strings.ToLower(kind) + "}]\n"
 		if err := os.WriteFile(name, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +317,8 @@ func TestOptions_KnowLoggingFormats(t *testing.T) {
 
 func TestParseDuration_TakesGosFormAndDays(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"2d": 48 * time.Hour, "1d12h": 36 * time.Hour, "1.5h": 90 * time.Minute, "0": 0, "1y": 365 * 24 * time.Hour} {
+	for text, want := range map[string]time.Duration{"2d": 48 * time.Hour, "1d12h": 36 * time.Hour,
+		"1.5h": 90 * time.Minute, "0": 0, "1y": 365 * 24 * time.Hour} {
 		if got, err := server.ParseDuration(text); got != want || err != nil {
 			t.Errorf("%s is %v, %v; want %v", text, got, err, want)
 		}
@@ -413,17 +434,22 @@ func TestOptions_AWrongFileIsFoundBeforeAnythingIsWritten(t *testing.T) {
 }
 
 func namesAFile(flag *pflag.Flag) bool {
-	return strings.HasSuffix(flag.Name, "-file") || strings.Contains(flag.Usage, "File with ") || strings.HasPrefix(flag.Usage, "Kubeconfig file") ||
-		strings.HasPrefix(flag.Usage, "CSV file") || strings.HasPrefix(flag.Usage, "Private key of") || strings.Contains(flag.Usage, "lient certificate shown") ||
-		strings.Contains(flag.Usage, "certificate and key file") || strings.HasPrefix(flag.Usage, "Client certificate by which")
+	return strings.HasSuffix(flag.Name, "-file") || strings.Contains(flag.Usage, "File with ") ||
+		strings.HasPrefix(flag.Usage, "Kubeconfig file") ||
+		strings.HasPrefix(flag.Usage, "CSV file") || strings.HasPrefix(flag.Usage, "Private key of") ||
+		strings.Contains(flag.Usage, "lient certificate shown") ||
+		strings.Contains(flag.Usage, "certificate and key file") ||
+		strings.HasPrefix(flag.Usage, "Client certificate by which")
 }
 
 // A flag may name a file that the server makes when it starts for the first time.
 func TestOptions_AFileThatTheServerMakesMayBeMissing(t *testing.T) {
 	dir := t.TempDir()
 	files := pki.Paths(filepath.Join(dir, "pki"))
-	o, err := parse("--data-dir="+dir, "--client-ca-file="+files.CACert, "--service-account-key-file="+files.ServiceAccount,
-		"--service-account-signing-key-file="+files.ServiceAccountKey, "--kubelet-client-certificate="+files.KubeletClientCert,
+	o, err := parse("--data-dir="+dir, "--client-ca-file="+files.CACert,
+		"--service-account-key-file="+files.ServiceAccount,
+		"--service-account-signing-key-file="+files.ServiceAccountKey,
+		"--kubelet-client-certificate="+files.KubeletClientCert,
 		"--kubelet-client-key="+files.KubeletKey, "--root-ca-file="+files.CACert)
 	if err != nil {
 		t.Fatal(err)
@@ -447,7 +473,8 @@ func TestOptions_TheRootCAVerifiesACertificateAtItsTime(t *testing.T) {
 	for _, now := range []time.Time{time.Now().AddDate(-1, 0, -1), time.Now().AddDate(0, 0, 1)} {
 		files := ensure(now)
 		for ca, isVerified := range map[string]bool{files.CACert: true, other.CACert: false} {
-			o, err := parse("--data-dir="+t.TempDir(), "--tls-cert-file="+files.ServingCert, "--tls-private-key-file="+files.ServingKey, "--root-ca-file="+ca)
+			o, err := parse("--data-dir="+t.TempDir(), "--tls-cert-file="+files.ServingCert,
+				"--tls-private-key-file="+files.ServingKey, "--root-ca-file="+ca)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -465,7 +492,9 @@ func TestOptions_AWrongAuthenticationConfigurationIsFoundToo(t *testing.T) {
 		"jwt: [{issuer: {url: 'http://issuer.example'}}]": "URL scheme must be https",
 	} {
 		file := filepath.Join(t.TempDir(), "authentication.yaml")
-		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+field+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(file,
+			[]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+field+"\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		o, err := parse("--authentication-config=" + file)
@@ -488,21 +517,25 @@ func TestOptions_AMissingFileOfAnAdmissionPluginIsFoundToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for plugin, want := range map[string]string{
-		"{name: ResourceQuota, path: quota.yaml}":                      "plugin ResourceQuota: open " + filepath.Join(dir, "quota.yaml"),
+		"{name: ResourceQuota, path: quota.yaml}": "plugin ResourceQuota: open " + filepath.Join(dir,
+			"quota.yaml"),
 		"{name: ResourceQuota, path: /nonexistent}":                    "plugin ResourceQuota: open /nonexistent",
 		"{name: ResourceQuota, path: there}":                           "",
 		"{name: ResourceQuota, path: /nonexistent, configuration: {}}": "",
 		"{name: ImagePolicyWebhook, path: /nonexistent}":               "",
 	} {
 		file := filepath.Join(dir, "admission.yaml")
-		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: ["+plugin+"]\n"), 0o600); err != nil {
+		if err := os.WriteFile(file,
+			[]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: ["+plugin+"]\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		o, err := parse("--admission-control-config-file=" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.Complete(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), "--admission-control-config-file: "+file+": "+want) {
+		if _, err := o.Complete(); (err == nil) != (want == "") || err != nil &&
+			!strings.Contains(err.Error(), "--admission-control-config-file: "+file+": "+want) {
 			t.Errorf("%s: error is %v, want %q", plugin, err, want)
 		}
 	}

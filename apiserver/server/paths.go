@@ -145,14 +145,18 @@ func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
 
 // newChecks makes the checks of /livez, /readyz and /healthz. A check that kube-apiserver
 // has too bears kube-apiserver's name, because probes and dashboards name it.
-func newChecks(o Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *process.Signals) process.HealthChecks {
+func newChecks(
+	o Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *process.Signals,
+) process.HealthChecks {
 	store, storeReady := process.StoreHealth(s.checkDatabase)
 	return process.HealthChecks{
-		Always:           []process.HealthChecker{healthz.LogHealthz, store},
-		NotLive:          s.encryption.checks,
-		BootSequence:     newBootChecks(o, a, b, h, signals),
-		Writes:           append([]process.HealthChecker{s.writable(storeReady)}, s.quotaCheck(o.Store.DatabaseQuota.Value())...),
-		ReadyzOnly:       []process.HealthChecker{informerCheck(a.auth.Ready, c.informers), healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
+		Always:       []process.HealthChecker{healthz.LogHealthz, store},
+		NotLive:      s.encryption.checks,
+		BootSequence: newBootChecks(o, a, b, h, signals),
+		Writes: append([]process.HealthChecker{s.writable(storeReady)},
+			s.quotaCheck(o.Store.DatabaseQuota.Value())...),
+		ReadyzOnly: []process.HealthChecker{informerCheck(a.auth.Ready, c.informers),
+			healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
 		Separate:         s.replicationCheck(),
 		LivezGracePeriod: o.Generic.LivezGracePeriod,
 	}
@@ -171,7 +175,9 @@ func informerCheck(isReady func() error, shared informers.SharedInformerFactory)
 }
 
 // newBootChecks makes the checks that pass once the parts of this server have started.
-func newBootChecks(o Completed, a *access, b *registry.Builtin, h *hooks, signals *process.Signals) []process.HealthChecker {
+func newBootChecks(
+	o Completed, a *access, b *registry.Builtin, h *hooks, signals *process.Signals,
+) []process.HealthChecker {
 	started := signals.MuxAndDiscoveryComplete.Signaled()
 	checks := process.PostStartHooks(started,
 		// MuxAndDiscoveryComplete is signaled after the store has its first revision
@@ -183,7 +189,8 @@ func newBootChecks(o Completed, a *access, b *registry.Builtin, h *hooks, signal
 	if a.flow == nil {
 		checks = append(checks, process.PostStartHook("max-in-flight-filter", started))
 	} else {
-		checks = append(checks, process.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
+		checks = append(checks,
+			process.PostStartHooks(started, "priority-and-fairness-config-consumer", "priority-and-fairness-filter")...)
 	}
 	checks = append(checks, process.PostStartHook("start-service-ip-repair-controllers", b.Repaired()))
 	checks = append(checks, h.bootstrap.Checks()...)

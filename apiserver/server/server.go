@@ -97,7 +97,8 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	if s.storage.fork != nil {
 		s.network.egress.cluster = refuseDial
 	}
-	if err := auth.CheckMissing(ctx, s.storage.database.Driver, o.Auth.Authentication, o.CertDir, o.Store.AcceptNewKeys); err != nil {
+	if err := auth.CheckMissing(ctx, s.storage.database.Driver, o.Auth.Authentication, o.CertDir,
+		o.Store.AcceptNewKeys); err != nil {
 		return err
 	}
 	if s.certificates, err = ensureCertificates(o, s.network); err != nil {
@@ -127,7 +128,8 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(s.api.types.Prepare)
-	if s.hooks, err = newHooks(o, s.network, s.storage, s.certificates, s.clients, s.access.auth, trust, s.signals.HasBeenReady); err != nil {
+	if s.hooks, err = newHooks(o, s.network, s.storage, s.certificates, s.clients, s.access.auth, trust,
+		s.signals.HasBeenReady); err != nil {
 		return err
 	}
 	checks := newChecks(o, s.storage, s.clients, s.access, s.registry, s.hooks, s.signals)
@@ -141,7 +143,8 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	if keep := config.KeepViews; keep != nil {
 		s.keepViews = func(ctx context.Context) error { return keep(ctx, s.storage.database, s.clients.loopback) }
 	}
-	s.http, err = newHTTPServers(ctx, o, s.network, s.certificates.files, s.clients.transport, s.access, s.signals, s.chain.handler)
+	s.http, err = newHTTPServers(ctx, o, s.network, s.certificates.files, s.clients.transport, s.access, s.signals,
+		s.chain.handler)
 	if fence := s.storage.database.Fence; err == nil && fence != nil {
 		for _, server := range s.http.servers() {
 			server.Handler = withFence(fence, server.Handler)
@@ -356,10 +359,11 @@ func (s *Server) requestComponents() []process.Component {
 		{Name: "priority and fairness", Run: s.access.flow.Run},
 	}
 	if reload := s.storage.encryption.reload; reload != nil {
-		components = append(components, process.Component{Name: "encryption configuration", Run: func(ctx context.Context) error {
-			reload.Run(ctx)
-			return nil
-		}})
+		components = append(components,
+			process.Component{Name: "encryption configuration", Run: func(ctx context.Context) error {
+				reload.Run(ctx)
+				return nil
+			}})
 	}
 	if path := s.options.Features.DebugSocketPath; path != "" {
 		components = append(components, process.Component{Name: "debug socket", Run: func(ctx context.Context) error {
@@ -386,22 +390,27 @@ func (s *Server) workComponents() []process.Component {
 		{Name: "record of trusted keys", Run: after(s.hooks.bootstrap.Done(), s.hooks.keys.run)},
 		{Name: "readiness", Run: s.awaitReady, MayEnd: true},
 		// systemd, too, starts its watchdog at READY=1.
-		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error { return process.RunWatchdog(ctx, s.clients.checkLive) }), MayEnd: true},
+		{Name: "watchdog", Run: after(ready, func(ctx context.Context) error {
+			return process.RunWatchdog(ctx, s.clients.checkLive)
+		}), MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return process.TuneMemory(ctx, ready) }},
 	}
 	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
 	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
-		components = append(components, process.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
-			return makeBackups(ctx, s.options, s.storage.database)
-		})})
+		components = append(components,
+			process.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
+				return makeBackups(ctx, s.options, s.storage.database)
+			})})
 	}
 	if s.storage.database.Replication != nil && len(s.options.Backup.Recipients) > 0 {
-		components = append(components, process.Component{Name: "copies of keys", Run: after(ready, func(ctx context.Context) error {
-			return copyKeys(ctx, s.options)
-		})})
+		components = append(components,
+			process.Component{Name: "copies of keys", Run: after(ready, func(ctx context.Context) error {
+				return copyKeys(ctx, s.options)
+			})})
 	}
 	if s.storage.database.CheckFile != nil {
-		components = append(components, process.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
+		components = append(components,
+			process.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
 	}
 	for _, server := range s.chain.servers {
 		components = append(components, process.Component{Name: "server of the delegation chain", Run: server.Run})
@@ -443,7 +452,8 @@ func (s *Server) servingComponents() []process.Component {
 	}}}
 	if s.network.insecure != nil {
 		components = append(components, process.Component{Name: "insecure listener", Run: func(context.Context) error {
-			klog.Warningf("Serving without TLS and without credentials on %s: whoever reaches this port is an administrator", s.network.insecure.Addr())
+			klog.Warningf("Serving without TLS and without credentials on %s: whoever reaches this port is an administrator",
+				s.network.insecure.Addr())
 			return ignoreClosed(s.http.plain.Serve(s.network.insecure))
 		}})
 	}
@@ -466,7 +476,10 @@ type hooks struct {
 	controlplane *controllers.ControlPlane
 }
 
-func newHooks(o Completed, n network, s *storageBackend, certs *certificates, c clients, a *auth.Auth, trust *auth.TrustedKeys, ready *process.Signal) (*hooks, error) {
+func newHooks(
+	o Completed, n network, s *storageBackend, certs *certificates, c clients, a *auth.Auth, trust *auth.TrustedKeys,
+	ready *process.Signal,
+) (*hooks, error) {
 	objects, err := newBootstrap(o, n, s, c, a, ready)
 	if err != nil {
 		return nil, err
@@ -497,7 +510,9 @@ func newHooks(o Completed, n network, s *storageBackend, certs *certificates, c 
 
 // newBootstrap makes the component that writes the objects that every cluster has, such
 // as the system namespaces and the Service "kubernetes".
-func newBootstrap(o Completed, n network, s *storageBackend, c clients, a *auth.Auth, ready *process.Signal) (*bootstrap.Bootstrap, error) {
+func newBootstrap(
+	o Completed, n network, s *storageBackend, c clients, a *auth.Auth, ready *process.Signal,
+) (*bootstrap.Bootstrap, error) {
 	port, err := strconv.Atoi(n.port)
 	if err != nil {
 		return nil, err

@@ -35,14 +35,15 @@ func TestStages_StartAndStopInOrder(t *testing.T) {
 		return components
 	}
 	want := map[string][]string{
-		"order":            {"store", "feed", "request handling", "built-in API", "controllers", "membership", "serving"},
-		"store":            {"store"},
-		"feed":             {"feed"},
-		"request handling": {"audit", "certificates", "certificate renewal", "authentication and authorization", "admission", "priority and fairness"},
-		"built-in API":     {"built-in groups", "watches of changes"},
-		"controllers":      {"bootstrap objects", "record of trusted keys", "readiness", "watchdog", "memory", "controllers"},
-		"membership":       {"endpoint of the kubernetes Service", "control plane"},
-		"serving":          {"listener"},
+		"order": {"store", "feed", "request handling", "built-in API", "controllers", "membership", "serving"},
+		"store": {"store"},
+		"feed":  {"feed"},
+		"request handling": {"audit", "certificates", "certificate renewal", "authentication and authorization", "admission",
+			"priority and fairness"},
+		"built-in API": {"built-in groups", "watches of changes"},
+		"controllers":  {"bootstrap objects", "record of trusted keys", "readiness", "watchdog", "memory", "controllers"},
+		"membership":   {"endpoint of the kubernetes Service", "control plane"},
+		"serving":      {"listener"},
 	}
 	if diff := cmp.Diff(want, order(false)); diff != "" {
 		t.Errorf("a server that has the database for itself (-want +got):\n%s", diff)

@@ -33,7 +33,8 @@ const standbyRetry = 1
 func ServeStandby(ctx context.Context, o Completed, current func() replication.StandbyStatus) error {
 	holder := func() string { return current().Holder }
 	if _, err := os.Stat(pki.Paths(o.CertDir).CACert); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s has no certificates: copy that directory from %s, so that clients trust both servers", o.CertDir, holder())
+		return fmt.Errorf("%s has no certificates: copy that directory from %s, so that clients trust both servers",
+			o.CertDir, holder())
 	}
 	listener, err := process.Listen(ctx, o.Serving)
 	if err != nil {
@@ -49,14 +50,17 @@ func ServeStandby(ctx context.Context, o Completed, current func() replication.S
 	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	beside.Go(func() { _ = certs.Run(ctx) })                                                       // it returns nil
-	beside.Go(func() { _ = (&certificates{config: config}).renew(ctx) })                           // as the next one does
-	beside.Go(func() { _ = process.RunWatchdog(ctx, func(context.Context) error { return nil }) }) // it has no work that could hang
-	beside.Go(func() { <-ctx.Done(); _ = server.Close() })                                         // no request takes time
+	beside.Go(func() { _ = certs.Run(ctx) })                             // it returns nil
+	beside.Go(func() { _ = (&certificates{config: config}).renew(ctx) }) // as the next one does
+	// it has no work that could hang
+	beside.Go(func() { _ = process.RunWatchdog(ctx, func(context.Context) error { return nil }) })
+	beside.Go(func() { <-ctx.Done(); _ = server.Close() }) // no request takes time
 	return ignoreClosed(server.ServeTLS(listener, "", ""))
 }
 
-func newStandbyServer(o Completed, listener net.Listener, handler http.Handler) (*http.Server, *process.Certificates, pki.Config, error) {
+func newStandbyServer(
+	o Completed, listener net.Listener, handler http.Handler,
+) (*http.Server, *process.Certificates, pki.Config, error) {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		return nil, nil, pki.Config{}, err

@@ -12,10 +12,13 @@ import (
 
 func TestWithFence_RefusesWhenAnotherServerMayServe(t *testing.T) {
 	var lost error
-	handler := withFence(func() error { return lost }, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
+	handler := withFence(func() error {
+		return lost
+	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
 	serve := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/pods?resourceVersion=0", nil))
+		handler.ServeHTTP(w,
+			httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/pods?resourceVersion=0", nil))
 		return w
 	}
 	if w := serve(); w.Code != http.StatusAccepted {
@@ -27,7 +30,8 @@ func TestWithFence_RefusesWhenAnotherServerMayServe(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil {
 		t.Fatal(err)
 	}
-	if w.Code != http.StatusServiceUnavailable || status.Reason != metav1.StatusReasonServiceUnavailable || status.Message != lost.Error() || w.Header().Get("Retry-After") == "" {
+	if w.Code != http.StatusServiceUnavailable || status.Reason != metav1.StatusReasonServiceUnavailable ||
+		status.Message != lost.Error() || w.Header().Get("Retry-After") == "" {
 		t.Errorf("status %d, %+v, headers %v", w.Code, status, w.Header())
 	}
 }

@@ -66,7 +66,8 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 	if err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
-	klog.InfoS("Starting byre", "version", ProgramVersion(), "kubernetes", Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion)
+	klog.InfoS("Starting byre", "version", ProgramVersion(), "kubernetes",
+		Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion)
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	retentions, err := c.Options.Store.ResourceRetentions()
@@ -90,11 +91,12 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		legacyregistry.Registerer().MustRegister(database.Replication)
 	}
 	feed := watch.New(database.Driver, watch.Options{
-		StateBytes:          stateBytes(process.MemoryLimit()),
-		Resident:            residentResources(),
-		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, process.MemoryLimit(), process.MachineMemory()),
-		Logger:              logger,
-		Registerer:          legacyregistry.Registerer(),
+		StateBytes: stateBytes(process.MemoryLimit()),
+		Resident:   residentResources(),
+		RepresentationBytes: representationBytes(c.Options.Store.RepresentationCacheBytes, process.MemoryLimit(),
+			process.MachineMemory()),
+		Logger:     logger,
+		Registerer: legacyregistry.Registerer(),
 	})
 	store := sqlstore.New(database.Driver, sqlstore.Options{
 		Publish:          feed.Publish,
@@ -116,7 +118,8 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		NoGarbageCollection:     !c.Options.Store.GarbageCollection,
 	}
 	getter := storage.NewRESTOptionsGetter(backend, storage.BuiltinResources(effective))
-	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter, damaged: damaged}, nil
+	return &storageBackend{Backend: backend, database: database, fork: fork, encryption: e, getter: getter,
+		damaged: damaged}, nil
 }
 
 // residentResources are those that requests are authenticated and authorized with.
@@ -218,7 +221,9 @@ func (s *storageBackend) quotaCheck(quota int64) []process.HealthChecker {
 	if quota == 0 {
 		return nil
 	}
-	return []process.HealthChecker{healthz.NamedCheck("database-quota", func(*http.Request) error { return s.Store.Quota() })}
+	return []process.HealthChecker{healthz.NamedCheck("database-quota", func(*http.Request) error {
+		return s.Store.Quota()
+	})}
 }
 
 // replicationCheck is the check that fails while a destination of --replicate-to misses commits
@@ -309,7 +314,8 @@ func newEncryption(ctx context.Context, o StoreOptions, serverID string) (encryp
 			},
 		}, nil
 	}
-	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel,
+		loaded.KMSCloseGracePeriod)
 	return encryption{
 		checks:       []process.HealthChecker{dynamic},
 		transformers: dynamic.TransformerForResource,
@@ -357,12 +363,14 @@ func readFork(ctx context.Context, driver sqlstore.Driver, adopt bool) (*sqlstor
 	})
 	moment.Set(float64(fork.Time.Unix()))
 	legacyregistry.Registerer().MustRegister(moment)
-	klog.Warningf("THIS IS A FORK, of revision %d of %s: no controllers run, no admission webhooks or aggregated API servers are called, and nodes, Pods and Services are not connected to. \"byre serve --adopt\" makes it a cluster of its own",
+	klog.Warningf(
+		"THIS IS A FORK, of revision %d of %s: no controllers run, no admission webhooks or aggregated API servers are called, and nodes, Pods and Services are not connected to. \"byre serve --adopt\" makes it a cluster of its own",
 		fork.Revision, fork.Time.UTC().Format(time.RFC3339))
 	return fork, nil
 }
 
-var errFork = errors.New("this is a fork, which connects to no node, Pod or Service: start it with --adopt to make it a cluster of its own")
+var errFork = errors.New(
+	"this is a fork, which connects to no node, Pod or Service: start it with --adopt to make it a cluster of its own")
 
 // refuseDial is the dial function of a fork.
 func refuseDial(context.Context, string, string) (net.Conn, error) { return nil, errFork }
@@ -370,7 +378,8 @@ func refuseDial(context.Context, string, string) (net.Conn, error) { return nil,
 // withoutWebhooks returns the options of a fork.
 func withoutWebhooks(o admission.Options) *admission.Options {
 	generic := *o.GenericAdmission
-	generic.DisablePlugins = append([]string{mutatingwebhook.PluginName, validatingwebhook.PluginName}, generic.DisablePlugins...)
+	generic.DisablePlugins = append([]string{mutatingwebhook.PluginName, validatingwebhook.PluginName},
+		generic.DisablePlugins...)
 	o.GenericAdmission = &generic
 	return &o
 }
@@ -380,7 +389,8 @@ func (s *storageBackend) deleteForkRecord(ctx context.Context) error {
 	record, _, err := s.database.Driver.Get(ctx, sqlstore.ForkKey)
 	if err == nil {
 		_, err = s.Store.Commit(ctx, sqlstore.Write{
-			Op: sqlstore.Delete, Key: sqlstore.ForkKey, Replaces: record.Revision, Author: sqlstore.Author{User: "byre", Verb: "adopt"},
+			Op: sqlstore.Delete, Key: sqlstore.ForkKey, Replaces: record.Revision,
+			Author: sqlstore.Author{User: "byre", Verb: "adopt"},
 		})
 	}
 	if errors.Is(err, sqlstore.ErrNotFound) { // another server has deleted it
@@ -401,7 +411,8 @@ var lastBackupDesc = prometheus.NewDesc("byre_store_last_backup_timestamp_second
 	"When byre backup, or --backup-schedule, has last completed a backup of this database, with its revision and where it was written to.",
 	[]string{"revision", "location"}, nil)
 
-// writeKeys returns what writes the certificates and keys of the server for the keys of --age-recipient; nil if there are none.
+// writeKeys returns what writes the certificates and keys of the server for the keys of --age-recipient; nil if there
+// are none.
 func writeKeys(o Completed) (func(io.Writer) error, error) {
 	to, err := pki.Recipients(o.Backup.Recipients)
 	if err != nil || len(to) == 0 {
@@ -430,7 +441,8 @@ func copyKeys(ctx context.Context, o Completed) error {
 		if err != nil {
 			next = backup.RetryInterval
 			if !failed && ctx.Err() == nil {
-				klog.ErrorS(err, "A place of --replicate-to has no copy of the certificates and keys; trying again until it has", "every", next)
+				klog.ErrorS(err, "A place of --replicate-to has no copy of the certificates and keys; trying again until it has",
+					"every", next)
 			}
 		}
 		failed = err != nil
@@ -454,7 +466,8 @@ func makeBackups(ctx context.Context, o Completed, database Database) error {
 	}
 	shared, _ := database.Driver.(sqlstore.Shared)
 	backups := backup.Schedule{
-		Times: times, To: bucket.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(), WriteKeys: keys,
+		Times: times, To: bucket.Directory{Name: o.Backup.To, S3: o.Store.S3}, Keep: o.Backup.Keep, Program: ProgramVersion(),
+		WriteKeys: keys,
 		Database: backup.ScheduledDatabase{
 			Read: database.ReadSnapshot, Last: database.Driver.LastBackup, Record: database.RecordBackup, Shared: shared,
 		},

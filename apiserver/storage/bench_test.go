@@ -70,10 +70,13 @@ func benchPod(b testing.TB, i int) *api.Pod {
 	}
 	for i := range 6 {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
-			Name:         fmt.Sprintf("v%d", i),
-			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
+			Name: fmt.Sprintf("v%d", i),
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"},
+			}},
 		})
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("c", i)), Status: "True"})
+		pod.Status.Conditions = append(pod.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("c", i)), Status: "True"})
 	}
 	out, err := legacyscheme.Scheme.ConvertToVersion(pod, api.SchemeGroupVersion)
 	if err != nil {
@@ -241,10 +244,11 @@ func BenchmarkWatchers(b *testing.B) {
 			b.ResetTimer()
 			for i := 0; b.Loop(); i++ {
 				pod := benchPod(b, 1+i%200)
-				err := f.GuaranteedUpdate(ctx, podKey(pod), &api.Pod{}, false, nil, func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
-					in.(*api.Pod).Status.Message = fmt.Sprint(i)
-					return in, nil, nil
-				}, nil)
+				err := f.GuaranteedUpdate(ctx, podKey(pod), &api.Pod{}, false, nil,
+					func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+						in.(*api.Pod).Status.Message = fmt.Sprint(i)
+						return in, nil, nil
+					}, nil)
 				if err != nil {
 					b.Fatal(err)
 				}

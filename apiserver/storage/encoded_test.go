@@ -39,15 +39,19 @@ func TestEncoded_EqualsDecoded(t *testing.T) {
 			key  string
 			opts storage.ListOptions
 		}{
-			"all":        {"/pods", all()},
-			"any":        {"/pods", all(from(0))},
-			"namespace":  {"/pods/ns-1", all()},
-			"selected":   {"/pods", all(labelled("even=true"))},
-			"page":       {"/pods", all(func(o *storage.ListOptions) { o.Predicate.Limit = 7 })},
-			"exact":      {"/pods", all(from(old), func(o *storage.ListOptions) { o.ResourceVersionMatch = metav1.ResourceVersionMatchExact })},
-			"one":        {"/pods/ns-0/pod-3", storage.ListOptions{Predicate: storage.Everything}},
-			"nothing":    {"/pods/elsewhere", all()},
-			"by a field": {"/pods", all(func(o *storage.ListOptions) { o.Predicate.Field = fields.ParseSelectorOrDie("metadata.name=pod-3") })},
+			"all":       {"/pods", all()},
+			"any":       {"/pods", all(from(0))},
+			"namespace": {"/pods/ns-1", all()},
+			"selected":  {"/pods", all(labelled("even=true"))},
+			"page":      {"/pods", all(func(o *storage.ListOptions) { o.Predicate.Limit = 7 })},
+			"exact": {"/pods", all(from(old), func(o *storage.ListOptions) {
+				o.ResourceVersionMatch = metav1.ResourceVersionMatchExact
+			})},
+			"one":     {"/pods/ns-0/pod-3", storage.ListOptions{Predicate: storage.Everything}},
+			"nothing": {"/pods/elsewhere", all()},
+			"by a field": {"/pods", all(func(o *storage.ListOptions) {
+				o.Predicate.Field = fields.ParseSelectorOrDie("metadata.name=pod-3")
+			})},
 		} {
 			t.Run(name, func(t *testing.T) {
 				var decoded example.PodList
@@ -79,7 +83,8 @@ func TestEncoded_EqualsDecoded(t *testing.T) {
 			if raw := string(got.AppendJSON(nil, true)); raw != f.wire(t, &want) {
 				t.Errorf("got %s\nwant %s", raw, f.wire(t, &want))
 			}
-			if _, err := f.GetEncoded(t.Context(), "/pods/ns-0/none", storage.GetOptions{IgnoreNotFound: true}, f.Stored()); !storage.IsNotFound(err) {
+			if _, err := f.GetEncoded(t.Context(), "/pods/ns-0/none", storage.GetOptions{IgnoreNotFound: true},
+				f.Stored()); !storage.IsNotFound(err) {
 				t.Errorf("what is not there gives %v", err)
 			}
 		})
@@ -99,7 +104,9 @@ type countingCodec struct {
 	decodes *atomic.Int64
 }
 
-func (c countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (c countingCodec) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	c.decodes.Add(1)
 	return c.Codec.Decode(data, defaults, into)
 }
@@ -139,12 +146,15 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Encoding = "newer" })
 		at := f.records.at("ns", "old")
-		old := []byte(`{"apiVersion":"example.apiserver.k8s.io/v1","kind":"Pod","metadata":{"namespace":"ns","name":"old"},"unknown":1}`)
-		change, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "older", Value: old})
+		old := []byte(
+			`{"apiVersion":"example.apiserver.k8s.io/v1","kind":"Pod","metadata":{"namespace":"ns","name":"old"},"unknown":1}`)
+		change, err := f.store.Commit(t.Context(),
+			sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "older", Value: old})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old", ResourceVersion: fmt.Sprint(change.Revision)}}
+		want := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old",
+			ResourceVersion: fmt.Sprint(change.Revision)}}
 		read := func() string {
 			e, err := f.GetEncoded(t.Context(), "/pods/ns/old", storage.GetOptions{}, f.Stored())
 			if err != nil {
@@ -173,13 +183,15 @@ func TestStaleForm_IsEncodedAgain(t *testing.T) {
 	})
 }
 
-// TestStaleForm_OfTheSameBytesIsLeft: two replicas of different versions do not write an object in turns which nobody changes.
+// TestStaleForm_OfTheSameBytesIsLeft: two replicas of different versions do not write an object in turns which nobody
+// changes.
 func TestStaleForm_OfTheSameBytesIsLeft(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		f := newFixture(t, b, func(cfg *Config) { cfg.Encoding = "newer" })
 		out := &example.Pod{}
-		if err := f.Create(t.Context(), "/pods/ns/old", &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}}, out, 0); err != nil {
+		if err := f.Create(t.Context(), "/pods/ns/old",
+			&example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "old"}}, out, 0); err != nil {
 			t.Fatal(err)
 		}
 		record, _, err := f.store.Get(t.Context(), f.records.at("ns", "old").Key)
@@ -187,13 +199,15 @@ func TestStaleForm_OfTheSameBytesIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		change, err := f.store.Commit(t.Context(), sqlstore.Write{
-			Op: sqlstore.Update, Key: record.Key, Replaces: record.Revision, UID: record.UID, Encoding: "older", Value: record.Value,
+			Op: sqlstore.Update, Key: record.Key, Replaces: record.Revision, UID: record.UID, Encoding: "older",
+			Value: record.Value,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		same := storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) { return in, nil })
-		if err := f.GuaranteedUpdate(t.Context(), "/pods/ns/old", out, false, nil, same, nil); err != nil || out.ResourceVersion != fmt.Sprint(change.Revision) {
+		if err := f.GuaranteedUpdate(t.Context(), "/pods/ns/old", out, false, nil, same, nil); err != nil ||
+			out.ResourceVersion != fmt.Sprint(change.Revision) {
 			t.Errorf("is at %s, want %d: %v", out.ResourceVersion, change.Revision, err)
 		}
 	})
@@ -213,7 +227,9 @@ type agingCodec struct {
 	decodes *atomic.Int64
 }
 
-func (c agingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (c agingCodec) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	obj, kind, err := c.Codec.Decode(data, defaults, into)
 	if pod, ok := obj.(*example.Pod); ok {
 		pod.Labels = map[string]string{"decoded": fmt.Sprint(c.decodes.Add(1))}
@@ -234,7 +250,9 @@ func TestEncoded_DecodesAgainWhatMayChange(t *testing.T) {
 		})
 		f.create(t, "ns", "a", "x=1")
 		f.create(t, "ns", "b", "x=1")
-		converted := encoding.JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) { return runtime.Encode(f.codec, obj) })
+		converted := encoding.JSON("converted", func(_ context.Context, obj runtime.Object) ([]byte, error) {
+			return runtime.Encode(f.codec, obj)
+		})
 		list := func() string {
 			t.Helper()
 			l, err := f.ListEncoded(t.Context(), "/pods", all(), converted)
@@ -324,8 +342,9 @@ func TestRecord_ReadsAlikeCompressed(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, backends()[0], watch.Options{CheckInterval: time.Millisecond})
 	pod := &example.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "long", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"text": strings.Repeat("a long text; ", 300)}},
-		Spec:       example.PodSpec{NodeName: "node"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "long", Labels: map[string]string{"a": "1"},
+			Annotations: map[string]string{"text": strings.Repeat("a long text; ", 300)}},
+		Spec: example.PodSpec{NodeName: "node"},
 	}
 	if err := f.Create(t.Context(), "/pods/ns/long", pod, &example.Pod{}, 0); err != nil {
 		t.Fatal(err)
@@ -374,7 +393,8 @@ func (f *fixture) another(t *testing.T) {
 	t.Helper()
 	_, err := f.store.Commit(t.Context(), sqlstore.Write{
 		Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "other"}, Encoding: "another",
-		Value: []byte(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"other","namespace":"ns"}}`),
+		Value: []byte(
+			`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"other","namespace":"ns"}}`),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -62,7 +62,8 @@ func TestEncryption_HidesStoredValues(t *testing.T) {
 		if err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &pod); err != nil || pod.Labels["x"] != "1" {
 			t.Errorf("got %+v, %v", pod.ObjectMeta, err)
 		}
-		if items, _ := f.listed(t, "/pods", all(labelled("x=1"))); len(items) != 1 || !strings.Contains(items[0], `"name":"secret"`) {
+		if items, _ := f.listed(t, "/pods", all(labelled("x=1"))); len(items) != 1 ||
+			!strings.Contains(items[0], `"name":"secret"`) {
 			t.Errorf("listed %v", items)
 		}
 		// A value is authenticated with its key: under another key it cannot be decrypted.
@@ -101,12 +102,14 @@ func TestEncryption_UpdateRotatesTheKey(t *testing.T) {
 func TestEncryption_RefusesAValueWithoutAKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, backends()[0])
-	write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", "secret").Key, Encoding: f.cfg.Encoding, Value: encoding.WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
+	write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", "secret").Key, Encoding: f.cfg.Encoding,
+		Value: encoding.WrapEncrypted([]byte("k8s:enc:aesgcm:v1:k1:\x00\x01"))}
 	if _, err := f.store.Commit(t.Context(), write); err != nil {
 		t.Fatal(err)
 	}
 	err := f.Get(t.Context(), "/pods/ns/secret", storage.GetOptions{}, &example.Pod{})
-	if !storage.IsCorruptObject(err) || !strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
+	if !storage.IsCorruptObject(err) ||
+		!strings.Contains(err.Error(), "identity transformer tried to read encrypted data") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -129,7 +132,8 @@ func TestEncryption_ListNamesEachValueWithoutAKey(t *testing.T) {
 			f.forget()
 			_, err := f.ListEncoded(t.Context(), "/pods", opts, f.Stored())
 			var status apierrors.APIStatus
-			if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonStoreReadError || status.Status().Code != 500 {
+			if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonStoreReadError ||
+				status.Status().Code != 500 {
 				t.Errorf("%s: %v", what, err)
 				return
 			}
@@ -194,7 +198,8 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 		} {
 			_, err := f.ListEncoded(t.Context(), "/pods", all(option), f.Stored())
 			var status apierrors.APIStatus
-			if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || (status.Status().Continue != "") != (name == "page") {
+			if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) ||
+				(status.Status().Continue != "") != (name == "page") {
 				t.Errorf("%s at a past revision: %v", name, err)
 			}
 			if err := f.GetList(t.Context(), "/pods", all(option), &example.PodList{}); !apierrors.IsResourceExpired(err) {
@@ -222,7 +227,8 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 		if _, err := f.watch(t, all(from(0))).Next(t.Context()); err == nil || apierrors.IsResourceExpired(err) {
 			t.Errorf("the initial events of a watch: %v", err)
 		}
-		if err := f.GetList(t.Context(), "/pods", all(), &example.PodList{}); apierrors.ReasonForError(err) != metav1.StatusReasonStoreReadError {
+		if err := f.GetList(t.Context(), "/pods", all(),
+			&example.PodList{}); apierrors.ReasonForError(err) != metav1.StatusReasonStoreReadError {
 			t.Errorf("a list of the current objects: %v", err)
 		}
 	})
@@ -231,10 +237,12 @@ func TestEncryption_HistoryOfARemovedKeyIsExpired(t *testing.T) {
 // With the gate on, objects that cannot be read have an error of their own and can be
 // deleted without being read.
 func TestUnsafeDeletion_DeletesUnreadableObjects(t *testing.T) {
-	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+		features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, backends()[0])
 	for i, broken := range []string{`{"kind":"Nothing","apiVersion":"none/v1"}`, `{"kind":1}`} {
-		write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", fmt.Sprint(i)).Key, Encoding: "other", Value: []byte(broken)}
+		write := sqlstore.Write{Op: sqlstore.Create, Key: f.records.at("ns", fmt.Sprint(i)).Key, Encoding: "other",
+			Value: []byte(broken)}
 		if _, err := f.store.Commit(t.Context(), write); err != nil {
 			t.Fatal(err)
 		}

@@ -45,9 +45,10 @@ const (
 // unavailable and for a revision that does not exist yet.
 const retrySeconds = 1
 
-// errReplaced is the error of a request by what defined its resource before. It is not a conflict: upstream's handler of
-// patches would try again, by what has just failed. Clients repeat a request whose answer has a Retry-After.
-var errReplaced = apierrors.NewTooManyRequests("what defines the resource has just changed: the request was not executed", retrySeconds)
+// errReplaced is the error of a request by what defined its resource before. It is not a conflict: upstream's handler
+// of patches would try again, by what has just failed. Clients repeat a request whose answer has a Retry-After.
+var errReplaced = apierrors.NewTooManyRequests(
+	"what defines the resource has just changed: the request was not executed", retrySeconds)
 
 // apiError is the one place that converts errors of the store to errors of the API.
 func (r *records) apiError(err error, path string) error {
@@ -63,13 +64,15 @@ func (r *records) apiError(err error, path string) error {
 	case errors.Is(err, sqlstore.ErrRequired):
 		return errReplaced
 	case errors.Is(err, sqlstore.ErrInUse):
-		return apierrors.NewForbidden(r.groupResource, path[strings.LastIndexByte(path, '/')+1:], errors.New("it has instances, which are deleted before it"))
+		return apierrors.NewForbidden(r.groupResource, path[strings.LastIndexByte(path, '/')+1:],
+			errors.New("it has instances, which are deleted before it"))
 	case errors.Is(err, sqlstore.ErrInvalid):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, sqlstore.ErrQuota):
 		// A Status: of another error, upstream's writer of answers would log a line for
 		// each request.
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: noSpace}}
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure,
+			Code: http.StatusInternalServerError, Message: noSpace}}
 	case errors.Is(err, sqlstore.ErrUnavailable), errors.Is(err, sqlstore.ErrClosed), errors.Is(err, watch.ErrClosed):
 		unavailable := apierrors.NewServiceUnavailable(unavailableMessage(err))
 		unavailable.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retrySeconds}

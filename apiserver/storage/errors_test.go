@@ -57,14 +57,22 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 		retry  bool
 		says   string
 	}{
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available"},
-		{fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the disk is full"},
-		{fmt.Errorf("%w: cannot execute UPDATE in /secret", sqlstore.ErrReadOnly), http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, true, "not available: the database is read-only"},
-		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
-		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database is damaged"},
-		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "did not confirm"},
-		{fmt.Errorf("reading in /secret: %w", context.DeadlineExceeded), http.StatusGatewayTimeout, metav1.StatusReasonTimeout, false, "requested timeout"},
-		{errors.New("ERROR: index row of secret size (SQLSTATE 54000)"), http.StatusInternalServerError, metav1.StatusReasonInternalError, false, "the database failed"},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnavailable), http.StatusServiceUnavailable,
+			metav1.StatusReasonServiceUnavailable, true, "not available"},
+		{fmt.Errorf("%w: /secret/byre.db: database or disk is full", sqlstore.ErrDiskFull), http.StatusServiceUnavailable,
+			metav1.StatusReasonServiceUnavailable, true, "not available: the disk is full"},
+		{fmt.Errorf("%w: cannot execute UPDATE in /secret", sqlstore.ErrReadOnly), http.StatusServiceUnavailable,
+			metav1.StatusReasonServiceUnavailable, true, "not available: the database is read-only"},
+		{fmt.Errorf("%w: relation \"secret\" does not exist", sqlstore.ErrDatabase), http.StatusInternalServerError,
+			metav1.StatusReasonInternalError, false, "the database failed"},
+		{fmt.Errorf("%w: /secret/byre.db: malformed", sqlstore.ErrDamaged), http.StatusInternalServerError,
+			metav1.StatusReasonInternalError, false, "the database is damaged"},
+		{fmt.Errorf("%w: dial unix /secret", sqlstore.ErrUnknown), http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+			false, "did not confirm"},
+		{fmt.Errorf("reading in /secret: %w", context.DeadlineExceeded), http.StatusGatewayTimeout,
+			metav1.StatusReasonTimeout, false, "requested timeout"},
+		{errors.New("ERROR: index row of secret size (SQLSTATE 54000)"), http.StatusInternalServerError,
+			metav1.StatusReasonInternalError, false, "the database failed"},
 	} {
 		driver := &failing{Driver: storetest.NewModel()}
 		f := newFixture(t, backend{"failing", func(testing.TB) sqlstore.Driver { return driver }, true})
@@ -76,7 +84,8 @@ func TestErrors_RetryOnlyWhatWasNotWritten(t *testing.T) {
 		} {
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) || status.Status().Code != test.code || status.Status().Reason != test.reason ||
-				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), test.says) {
+				(status.Status().Details.RetryAfterSeconds > 0) != test.retry || strings.Contains(err.Error(), "secret") ||
+				!strings.Contains(err.Error(), test.says) {
 				t.Errorf("%s with %v: %#v", name, test.err, err)
 			}
 		}
@@ -112,7 +121,8 @@ func TestReads_AnyRevisionIsServedDuringAnOutage(t *testing.T) {
 	if items, _ := f.listed(t, "/pods", all(from(0))); len(items) != 1 {
 		t.Errorf("%d items", len(items))
 	}
-	if _, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: "0"}, f.Stored()); err != nil {
+	if _, err := f.GetEncoded(t.Context(), "/pods/ns/a", storage.GetOptions{ResourceVersion: "0"},
+		f.Stored()); err != nil {
 		t.Error(err)
 	}
 	events(t, w, 1)
@@ -174,7 +184,9 @@ func TestReads_RefuseBadRequests(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := f.WatchEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) { o.ResourceVersion = "x" }), f.Stored()); err == nil {
+	if _, err := f.WatchEncoded(t.Context(), "/pods", all(func(o *storage.ListOptions) {
+		o.ResourceVersion = "x"
+	}), f.Stored()); err == nil {
 		t.Error("a watch from x began")
 	}
 }
@@ -203,7 +215,9 @@ func TestContinue_InclusiveTokenNamesTheFirstObject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if items, _ := f.listed(t, "/pods", all(func(o *storage.ListOptions) { o.Predicate.Continue = continued })); len(items) != want {
+			if items, _ := f.listed(t, "/pods", all(func(o *storage.ListOptions) {
+				o.Predicate.Continue = continued
+			})); len(items) != want {
 				t.Errorf("from %q: %v", start, items)
 			}
 		}
@@ -238,7 +252,8 @@ func TestGuaranteedUpdate_RetriesAfterAConflict(t *testing.T) {
 			}
 		}
 		var pod example.Pod
-		if err := f.Get(t.Context(), "/pods/ns/a", storage.GetOptions{}, &pod); err != nil || pod.Generation != writers*updates {
+		if err := f.Get(t.Context(), "/pods/ns/a", storage.GetOptions{}, &pod); err != nil ||
+			pod.Generation != writers*updates {
 			t.Errorf("%d of %d updates are there (%v)", pod.Generation, writers*updates, err)
 		}
 	})
@@ -263,15 +278,18 @@ func TestList_NamesCorruptObjects(t *testing.T) {
 		status string
 	}{
 		{name: "all are named", errs: corrupt(3), read: 3, types: "UnexpectedServerResponse*3",
-			status: "failed to read one or more pods from the storage: " + storage.NewCorruptObjError("/pods/0", corrupt(1)[0]).Error() + " (and 2 more)"},
-		{name: "another error ends the list", errs: append(corrupt(1), other, corrupt(1)[0]), read: 2, types: "UnexpectedServerResponse*2"},
+			status: "failed to read one or more pods from the storage: " + storage.NewCorruptObjError("/pods/0",
+				corrupt(1)[0]).Error() + " (and 2 more)"},
+		{name: "another error ends the list", errs: append(corrupt(1), other, corrupt(1)[0]), read: 2,
+			types: "UnexpectedServerResponse*2"},
 		{name: "another error alone is returned", errs: []error{other}, read: 1, status: other.Error()},
 		{name: "too many", errs: corrupt(200), read: 100, types: "UnexpectedServerResponse*100 FieldValueTooMany*1"},
 		{name: "without the feature gate the first is returned", isOff: true, errs: corrupt(2), read: 1,
 			status: `unable to transform key "/pods/0": bits flipped`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, !test.isOff)
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+				features.AllowUnsafeMalformedObjectDeletion, !test.isOff)
 			s := &Store{cfg: Config{GroupResource: schema.GroupResource{Resource: "pods"}}}
 			var c corruptObjects
 			read := 0
@@ -318,7 +336,9 @@ func (r *restartable) State(ctx context.Context) (sqlstore.State, error) {
 	return state, err
 }
 
-func (r *restartable) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (r *restartable) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	listed, err := r.Driver.List(ctx, q, yield)
 	if r.isNext.Load() {
 		listed.Revision += ahead

@@ -52,7 +52,8 @@ func Example() {
 		return
 	}
 
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}, Data: map[string]string{"a": "1"}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"},
+		Data: map[string]string{"a": "1"}}
 	var created corev1.ConfigMap
 	if err := configMaps.Create(ctx, "/configmaps/default/settings", object, &created, 0); err != nil {
 		fmt.Println(err)
@@ -60,7 +61,8 @@ func Example() {
 	}
 	fmt.Println("resourceVersion", created.ResourceVersion)
 
-	encoded, err := configMaps.GetEncoded(ctx, "/configmaps/default/settings", apistorage.GetOptions{}, configMaps.Stored())
+	encoded, err := configMaps.GetEncoded(ctx, "/configmaps/default/settings", apistorage.GetOptions{},
+		configMaps.Stored())
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -85,7 +85,9 @@ func (g *RESTOptionsGetter) Lookup(gr schema.GroupResource) *Store {
 
 // GetRESTOptions implements generic.RESTOptionsGetter. It follows upstream's
 // storage factory (apiserver/pkg/server/storage/storage_factory.go).
-func (g *RESTOptionsGetter) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+func (g *RESTOptionsGetter) GetRESTOptions(
+	gr schema.GroupResource, example runtime.Object,
+) (generic.RESTOptions, error) {
 	store, versioner, err := g.resources.StoreConfig(gr, example)
 	if err != nil {
 		return generic.RESTOptions{}, err
@@ -175,7 +177,8 @@ func NewRawStorage(
 		return nil, "", err
 	}
 	prefix = "/" + opts.ResourcePrefix
-	store, _, err = opts.Decorator(opts.StorageConfig, prefix, nil, newFunc, newListFunc, apistorage.DefaultClusterScopedAttr, nil, nil)
+	store, _, err = opts.Decorator(opts.StorageConfig, prefix, nil, newFunc, newListFunc,
+		apistorage.DefaultClusterScopedAttr, nil, nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("storage of %s: %w", gr, err)
 	}

@@ -52,12 +52,14 @@ func TestRESTOptionsGetter_BuildsStores(t *testing.T) {
 	if opts.ResourcePrefix != "minions" || getter.Lookup(schema.GroupResource{Resource: "nodes"}) != nodes {
 		t.Errorf("nodes are kept under %q", opts.ResourcePrefix)
 	}
-	if opts.StorageConfig.EncodeVersioner == nil || !opts.EnableGarbageCollection || opts.DeleteCollectionWorkers != 1 || opts.CountMetricPollPeriod != 0 {
+	if opts.StorageConfig.EncodeVersioner == nil || !opts.EnableGarbageCollection || opts.DeleteCollectionWorkers != 1 ||
+		opts.CountMetricPollPeriod != 0 {
 		t.Errorf("options are %+v", opts)
 	}
 	// Events are one resource with two names.
 	of, _ := build(schema.GroupResource{Resource: "events"}, &api.Event{})
-	if second, _ := build(events, &api.Event{}); second.Resource() != of.Resource() || second.StorageVersion() != of.StorageVersion() || getter.Lookup(events) != of {
+	if second, _ := build(events, &api.Event{}); second.Resource() != of.Resource() ||
+		second.StorageVersion() != of.StorageVersion() || getter.Lookup(events) != of {
 		t.Error("the two groups of events are kept apart")
 	}
 	if _, err := getter.GetRESTOptions(schema.GroupResource{Group: "nobody.example", Resource: "x"}, nil); err == nil {
@@ -72,7 +74,8 @@ func listSeats(stats func(string) (apistorage.Stats, error), resource schema.Gro
 		flowcontrolrequest.DefaultWorkEstimatorConfig(),
 		func(string) uint64 { return 100 })
 	req := httptest.NewRequest(http.MethodGet, "/x?"+query, nil)
-	info := &request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: resource.Group, Resource: resource.Resource}
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: resource.Group,
+		Resource: resource.Resource}
 	return estimate(req.WithContext(request.WithRequestInfo(req.Context(), info)), "flow", "level").InitialSeats
 }
 
@@ -115,15 +118,18 @@ func TestList_SeatsAreUpstreams(t *testing.T) {
 				value := fmt.Sprintf("%q", strings.Repeat("x", r.size-2))
 				for i := range r.objects {
 					key := sqlstore.Key{Group: r.Group, Resource: r.Resource, Owner: r.owner, Namespace: "n", Name: fmt.Sprint(i)}
-					if _, err := g.cfg.Store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}); err != nil {
+					if _, err := g.cfg.Store.Commit(t.Context(),
+						sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(value)}); err != nil {
 						t.Fatal(err)
 					}
 				}
-				stock.Set(r.String(), apistorage.Stats{ObjectCount: int64(r.objects), EstimatedAverageObjectSizeBytes: int64(r.size) + 1})
+				stock.Set(r.String(),
+					apistorage.Stats{ObjectCount: int64(r.objects), EstimatedAverageObjectSizeBytes: int64(r.size) + 1})
 				if _, err := g.cfg.Feed.WaitForUsage(t.Context(), sqlstore.Resource{Resource: "pods"}); err != nil {
 					t.Fatal(err)
 				}
-				for _, query := range []string{"", "resourceVersion=0", "limit=50", "labelSelector=a%3Db", "resourceVersion=0&limit=500"} {
+				for _, query := range []string{"", "resourceVersion=0", "limit=50", "labelSelector=a%3Db",
+					"resourceVersion=0&limit=500"} {
 					got, want := listSeats(g.Stats, r.GroupResource, query), listSeats(stock.Get, r.GroupResource, query)
 					if got != want {
 						t.Errorf("list of %s?%s: %d seats, a stock server charges %d", r, query, got, want)
@@ -146,12 +152,14 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := sqlstore.Key{Group: "example.com", Resource: "widgets", Owner: sqlstore.Custom, Name: "a"}
-	created, err := g.cfg.Store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`"1234567"`)})
+	created, err := g.cfg.Store.Commit(t.Context(),
+		sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`"1234567"`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pod := sqlstore.Key{Resource: "pods", Namespace: "ns", Name: "a"}
-	if _, err := g.cfg.Store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: pod, Value: []byte("{}")}); err != nil {
+	if _, err := g.cfg.Store.Commit(t.Context(),
+		sqlstore.Write{Op: sqlstore.Create, Key: pod, Value: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	exported := func() string {
@@ -172,7 +180,8 @@ func TestMetrics_HaveUpstreamsNames(t *testing.T) {
 			t.Errorf("/metrics is missing %s", want)
 		}
 	}
-	if _, err := g.cfg.Store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: created.Revision}); err != nil {
+	if _, err := g.cfg.Store.Commit(t.Context(),
+		sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: created.Revision}); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(exported(), "widgets") {

@@ -226,7 +226,9 @@ type failingTransformer struct {
 	fails atomic.Bool
 }
 
-func (f *failingTransformer) TransformFromStorage(ctx context.Context, data []byte, at value.Context) ([]byte, bool, error) {
+func (f *failingTransformer) TransformFromStorage(
+	ctx context.Context, data []byte, at value.Context,
+) ([]byte, bool, error) {
 	if f.fails.Load() {
 		return nil, true, errors.New("bits flipped")
 	}
@@ -235,7 +237,8 @@ func (f *failingTransformer) TransformFromStorage(ctx context.Context, data []by
 
 func newFailing(t *testing.T, b backend) (*fixture, func(bool)) {
 	t.Helper()
-	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+		features.AllowUnsafeMalformedObjectDeletion, true)
 	f := newFixture(t, b, withPrefix)
 	transformer := &failingTransformer{Transformer: f.serializer.Transformer.Transformer}
 	f.swap(transformer)
@@ -313,7 +316,8 @@ func (f *fixture) label(t testing.TB, namespace, name, key, value string) *examp
 func (f *fixture) delete(t testing.TB, namespace, name string) *example.Pod {
 	t.Helper()
 	out := &example.Pod{}
-	err := f.Delete(context.Background(), "/pods/"+namespace+"/"+name, out, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+	err := f.Delete(context.Background(), "/pods/"+namespace+"/"+name, out, nil, storage.ValidateAllObjectFunc, nil,
+		storage.DeleteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,10 @@ import (
 // one path.
 func FuzzKey(f *testing.F) {
 	for _, key := range []string{
-		"/pods/ns/name", "/pods/name", "/pods", "/pods/", "pods/ns/name", "/pods/ns/a/b", "/pods/../secrets/ns/name", "/pods/./a", "/pods/ns/..", "/podsx/a",
-		"/pods//name", "/pods//0/", "/pods/ns/", "//pods/ns/name", "/pods/ns/na\x00me", "/pods/\xff", "/secrets/ns/name", "", "/", "/pods/ns/name/", "/pods/%2e%2e/x", "/pods/'; DROP TABLE objects; --/x",
+		"/pods/ns/name", "/pods/name", "/pods", "/pods/", "pods/ns/name", "/pods/ns/a/b", "/pods/../secrets/ns/name",
+		"/pods/./a", "/pods/ns/..", "/podsx/a",
+		"/pods//name", "/pods//0/", "/pods/ns/", "//pods/ns/name", "/pods/ns/na\x00me", "/pods/\xff", "/secrets/ns/name", "",
+		"/", "/pods/ns/name/", "/pods/%2e%2e/x", "/pods/'; DROP TABLE objects; --/x",
 	} {
 		f.Add(key)
 	}
@@ -83,7 +85,8 @@ func listed(p *page) (names []string, err error) {
 // refused reports whether an error tells the client what is wrong with its request.
 func refused(err error) bool {
 	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500 || storage.IsTooLargeResourceVersion(err) || errors.Is(err, context.Canceled)
+	return errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500 ||
+		storage.IsTooLargeResourceVersion(err) || errors.Is(err, context.Canceled)
 }
 
 // FuzzContinue: a continue token that the server did not issue is refused, or it continues
@@ -96,7 +99,8 @@ func FuzzContinue(f *testing.F) {
 		}
 		return strings.Replace(key, "meta.k8s.io/v1", version, 1)
 	}
-	for _, start := range []string{"ns1/pod-1\x00", "ns1/pod-1", "ns1/", "ns1", "zzz/", "a", "ns1/pod-\xff", "ns1/p\x00d", "/"} {
+	for _, start := range []string{"ns1/pod-1\x00", "ns1/pod-1", "ns1/", "ns1", "zzz/", "a", "ns1/pod-\xff", "ns1/p\x00d",
+		"/"} {
 		f.Add(token("meta.k8s.io/v1", start, 20), "", byte(5))
 		f.Add(token("meta.k8s.io/v1", start, -1), "ns1", byte(0))
 	}
@@ -161,8 +165,10 @@ func FuzzContinue(f *testing.F) {
 // the index is used.
 func FuzzSelectors(f *testing.F) {
 	for _, field := range []string{
-		"", "spec.nodeName=node1", "spec.nodeName==node2,metadata.namespace=ns1", "spec.nodeName=", "spec.nodeName!=node1", "spec.nodeName=node1,spec.nodeName=node2",
-		"spec.nodeName=node1,spec.nodeName!=node1", "metadata.name=pod-3", `spec.nodeName=n\,ode`, "spec.nodeName=' OR 1=1 --", "unknown=1", "spec.nodeName",
+		"", "spec.nodeName=node1", "spec.nodeName==node2,metadata.namespace=ns1", "spec.nodeName=", "spec.nodeName!=node1",
+		"spec.nodeName=node1,spec.nodeName=node2",
+		"spec.nodeName=node1,spec.nodeName!=node1", "metadata.name=pod-3", `spec.nodeName=n\,ode`,
+		"spec.nodeName=' OR 1=1 --", "unknown=1", "spec.nodeName",
 	} {
 		for _, label := range []string{"", "app", "!app", "app=a", "app in (a,b),n notin (1)", "n>10,n<20", "app=''; --"} {
 			f.Add(label, field, "ns1")

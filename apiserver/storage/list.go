@@ -129,7 +129,9 @@ func (s *lister) itemError(ctx context.Context, p *page, err error, e *watch.Ent
 // continue. An item that can't be read ends Items with the error of GetList, which names all such items. Where
 // encrypted values have to be read, or a webhook asked (Config.DecodeAhead), any item may fail: all are read first,
 // and the caller can still answer with the error.
-func (s *Store) ListEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (*EncodedList, error) {
+func (s *Store) ListEncoded(
+	ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format,
+) (*EncodedList, error) {
 	p, err := s.lister.page(ctx, key, opts, f)
 	if err == nil {
 		err = s.checkReplaced(ctx, p.revision) // before the first item is sent
@@ -525,7 +527,9 @@ func (l *listRequest) isFirstPage() bool { return l.exact == 0 || l.continueKey 
 // finishPage sets the items, the continue token and remainingItemCount of a page with a
 // limit. total is the number of objects from the start of the page; it is not used where
 // more is false, or where there is a selector.
-func (s *lister) finishPage(ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool) error {
+func (s *lister) finishPage(
+	ctx context.Context, p *page, l *listRequest, picked []selected, last *watch.Entry, total int64, more bool,
+) error {
 	p.items = func(yield func(*watch.Entry, error) bool) {
 		s.decodePageAhead(ctx, l, picked)
 		for _, item := range picked {

@@ -27,7 +27,9 @@ type listing struct {
 	lists, counts atomic.Int64
 }
 
-func (l *listing) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (l *listing) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	l.lists.Add(1)
 	if q.Count {
 		l.counts.Add(1)
@@ -46,7 +48,9 @@ func newListingFixture(t *testing.T, b backend) (*fixture, *listing) {
 
 // paged reads a list in pages of three, calls change after each page, and returns what the
 // pages show: their revision, their names, and how many objects each says remain.
-func (f *fixture) paged(t *testing.T, key string, change func(page int), options ...func(*storage.ListOptions)) (revision string, names []string, remaining []int64) {
+func (f *fixture) paged(
+	t *testing.T, key string, change func(page int), options ...func(*storage.ListOptions),
+) (revision string, names []string, remaining []int64) {
 	t.Helper()
 	token := ""
 	for page := 1; ; page++ {
@@ -180,7 +184,9 @@ func TestPages_CountOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, second := f.listed(t, "/pods/a", all(func(o *storage.ListOptions) { o.Predicate.Limit, o.Predicate.Continue = 2, token }))
+	_, second := f.listed(t, "/pods/a", all(func(o *storage.ListOptions) {
+		o.Predicate.Limit, o.Predicate.Continue = 2, token
+	}))
 	if n := second.RemainingItemCount; n == nil || *n != 98 {
 		t.Errorf("the second page says that %v remain", n)
 	}
@@ -193,8 +199,11 @@ func TestPages_CountOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	items, second := f.listed(t, "/pods/a", all(func(o *storage.ListOptions) { o.Predicate.Limit, o.Predicate.Continue = 2, bare }))
-	if n := second.RemainingItemCount; n == nil || *n != 6 || !slices.Equal([]string{nameIn(items[0]), nameIn(items[1])}, []string{"p2", "p3"}) {
+	items, second := f.listed(t, "/pods/a", all(func(o *storage.ListOptions) {
+		o.Predicate.Limit, o.Predicate.Continue = 2, bare
+	}))
+	if n := second.RemainingItemCount; n == nil || *n != 6 ||
+		!slices.Equal([]string{nameIn(items[0]), nameIn(items[1])}, []string{"p2", "p3"}) {
 		t.Errorf("by upstream's token the second page has %v and says that %v remain", items, n)
 	}
 }
@@ -278,7 +287,8 @@ func TestContinue_Expires(t *testing.T) {
 			for name, token := range map[string]string{"first": first.Continue, "second": second.Continue} {
 				_, _, err := page(token)
 				var status apierrors.APIStatus
-				if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || status.Status().Message != inconsistentContinue {
+				if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) ||
+					status.Status().Message != inconsistentContinue {
 					t.Fatalf("changed %v: %s page's token after the end: %v", changed, name, err)
 				}
 				rest, names, err := page(status.Status().Continue)
@@ -288,7 +298,8 @@ func TestContinue_Expires(t *testing.T) {
 				}
 				if rest.Continue != "" { // another list, with a time of its own
 					driver.by.Add(int64(tokenLifetime - 10*time.Second))
-					if _, names, err = page(rest.Continue); err != nil || names[0] != map[string]string{"first": "e", "second": "g"}[name] {
+					if _, names, err = page(rest.Continue); err != nil ||
+						names[0] != map[string]string{"first": "e", "second": "g"}[name] {
 						t.Errorf("changed %v: its next page: %v, %v", changed, names, err)
 					}
 					driver.by.Store(int64(tokenLifetime + 10*time.Second))

@@ -42,14 +42,16 @@ type LookupReader struct {
 // served yet; a read then fails with ServiceUnavailable.
 func NewLookupReader(stores func(schema.GroupResource) *Store) *LookupReader {
 	return &LookupReader{
-		ServiceAccounts:    LookupResource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
-		Pods:               LookupResource[v1.Pod]{stores, v1.Resource("pods")},
-		Secrets:            LookupResource[v1.Secret]{stores, v1.Resource("secrets")},
-		Nodes:              LookupResource[v1.Node]{stores, v1.Resource("nodes")},
-		Services:           LookupResource[v1.Service]{stores, v1.Resource("services")},
-		EndpointSlices:     LookupResource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
-		ValidatingWebhooks: LookupResource[admissionregistrationv1.ValidatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("validatingwebhookconfigurations")},
-		MutatingWebhooks:   LookupResource[admissionregistrationv1.MutatingWebhookConfiguration]{stores, admissionregistrationv1.Resource("mutatingwebhookconfigurations")},
+		ServiceAccounts: LookupResource[v1.ServiceAccount]{stores, v1.Resource("serviceaccounts")},
+		Pods:            LookupResource[v1.Pod]{stores, v1.Resource("pods")},
+		Secrets:         LookupResource[v1.Secret]{stores, v1.Resource("secrets")},
+		Nodes:           LookupResource[v1.Node]{stores, v1.Resource("nodes")},
+		Services:        LookupResource[v1.Service]{stores, v1.Resource("services")},
+		EndpointSlices:  LookupResource[discoveryv1.EndpointSlice]{stores, discoveryv1.Resource("endpointslices")},
+		ValidatingWebhooks: LookupResource[admissionregistrationv1.ValidatingWebhookConfiguration]{stores,
+			admissionregistrationv1.Resource("validatingwebhookconfigurations")},
+		MutatingWebhooks: LookupResource[admissionregistrationv1.MutatingWebhookConfiguration]{stores,
+			admissionregistrationv1.Resource("mutatingwebhookconfigurations")},
 	}
 }
 
@@ -121,7 +123,8 @@ func (r LookupResource[T]) store() (*Store, error) {
 }
 
 func (r LookupResource[T]) get(ctx context.Context, store *Store, namespace, name, resourceVersion string) (*T, error) {
-	encoded, err := store.GetEncoded(ctx, store.Prefix()+keyOf(namespace, name), apistorage.GetOptions{ResourceVersion: resourceVersion}, store.Stored())
+	encoded, err := store.GetEncoded(ctx, store.Prefix()+keyOf(namespace, name),
+		apistorage.GetOptions{ResourceVersion: resourceVersion}, store.Stored())
 	switch {
 	case apistorage.IsNotFound(err):
 		return nil, apierrors.NewNotFound(r.resource, name)
@@ -182,13 +185,19 @@ func (i Informer[L]) Lister() L { return i.Of }
 func (Informer[L]) Informer() cache.SharedIndexInformer { return nil }
 
 // WithPods returns a factory of informers with another informer of Pods.
-func WithPods(factory informers.SharedInformerFactory, pods corev1informers.PodInformer) informers.SharedInformerFactory {
+func WithPods(
+	factory informers.SharedInformerFactory, pods corev1informers.PodInformer,
+) informers.SharedInformerFactory {
 	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface { return withPods{v, pods} }}
 }
 
 // WithSecrets returns a factory of informers with another informer of Secrets.
-func WithSecrets(factory informers.SharedInformerFactory, secrets corev1informers.SecretInformer) informers.SharedInformerFactory {
-	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface { return withSecrets{v, secrets} }}
+func WithSecrets(
+	factory informers.SharedInformerFactory, secrets corev1informers.SecretInformer,
+) informers.SharedInformerFactory {
+	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface {
+		return withSecrets{v, secrets}
+	}}
 }
 
 // coreFactory is a factory whose informers of the core group replace makes of those of the factory.

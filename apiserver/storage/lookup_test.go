@@ -50,19 +50,32 @@ func TestReader_ReadsTheStore(t *testing.T) {
 		reads    reads
 		object   func(name string) apitest.Object
 	}{
-		{v1.Resource("serviceaccounts"), readsOf(r.ServiceAccounts, "n"), func(name string) apitest.Object { return &v1.ServiceAccount{ObjectMeta: metaOf("n", name)} }},
-		{v1.Resource("pods"), readsOf(r.Pods, "n"), func(name string) apitest.Object { return &v1.Pod{ObjectMeta: metaOf("n", name)} }},
-		{v1.Resource("secrets"), readsOf(r.Secrets, "n"), func(name string) apitest.Object { return &v1.Secret{ObjectMeta: metaOf("n", name)} }},
-		{v1.Resource("nodes"), readsOf(r.Nodes, ""), func(name string) apitest.Object { return &v1.Node{ObjectMeta: metaOf("", name)} }},
-		{v1.Resource("services"), readsOf(r.Services, "n"), func(name string) apitest.Object { return &v1.Service{ObjectMeta: metaOf("n", name)} }},
-		{discoveryv1.Resource("endpointslices"), readsOf(r.EndpointSlices, "n"), func(name string) apitest.Object { return &discoveryv1.EndpointSlice{ObjectMeta: metaOf("n", name)} }},
+		{v1.Resource("serviceaccounts"), readsOf(r.ServiceAccounts, "n"), func(name string) apitest.Object {
+			return &v1.ServiceAccount{ObjectMeta: metaOf("n", name)}
+		}},
+		{v1.Resource("pods"), readsOf(r.Pods, "n"), func(name string) apitest.Object {
+			return &v1.Pod{ObjectMeta: metaOf("n", name)}
+		}},
+		{v1.Resource("secrets"), readsOf(r.Secrets, "n"), func(name string) apitest.Object {
+			return &v1.Secret{ObjectMeta: metaOf("n", name)}
+		}},
+		{v1.Resource("nodes"), readsOf(r.Nodes, ""), func(name string) apitest.Object {
+			return &v1.Node{ObjectMeta: metaOf("", name)}
+		}},
+		{v1.Resource("services"), readsOf(r.Services, "n"), func(name string) apitest.Object {
+			return &v1.Service{ObjectMeta: metaOf("n", name)}
+		}},
+		{discoveryv1.Resource("endpointslices"), readsOf(r.EndpointSlices, "n"), func(name string) apitest.Object {
+			return &discoveryv1.EndpointSlice{ObjectMeta: metaOf("n", name)}
+		}},
 	} {
 		for name, read := range test.reads {
 			if _, err := read(t.Context(), name); !apierrors.IsNotFound(err) {
 				t.Errorf("%s %s that does not exist: %v", test.resource, name, err)
 			}
 			stores.Create(t, test.resource, test.object(name))
-			if got, err := read(t.Context(), name); err != nil || got.GetName() != name || got.GetUID() != "1" || got.GetResourceVersion() == "" {
+			if got, err := read(t.Context(), name); err != nil || got.GetName() != name || got.GetUID() != "1" ||
+				got.GetResourceVersion() == "" {
 				t.Errorf("%s %s: %v, %v", test.resource, name, got, err)
 			}
 		}

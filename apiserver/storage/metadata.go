@@ -58,7 +58,9 @@ type knownObject struct {
 
 // NewMetadataWatch makes a MetadataWatch of a resource. path is what the paths of its objects begin
 // with, such as "/registry/pods/". transformer decrypts the objects; nil means no encryption.
-func NewMetadataWatch(store *sqlstore.Store, feed *watch.Feed, resource sqlstore.Resource, path string, transformer value.Transformer) *MetadataWatch {
+func NewMetadataWatch(
+	store *sqlstore.Store, feed *watch.Feed, resource sqlstore.Resource, path string, transformer value.Transformer,
+) *MetadataWatch {
 	return &MetadataWatch{
 		store: store, feed: feed, resource: resource, path: path,
 		transformer: encoding.NewTransformer(transformer),
@@ -225,7 +227,9 @@ func nameOf(key sqlstore.Key) types.NamespacedName {
 // metadata reads the metadata of an entry. One that can't be read counts as an object without
 // owners. It fails while a KMS plugin does: the garbage collector would not delete an object whose
 // owners it has not seen, until the object changes.
-func (w *MetadataWatch) metadata(ctx context.Context, e *watch.Entry, revision int64) (*metav1.PartialObjectMetadata, error) {
+func (w *MetadataWatch) metadata(
+	ctx context.Context, e *watch.Entry, revision int64,
+) (*metav1.PartialObjectMetadata, error) {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace:       e.Namespace,
 		Name:            e.Name,

@@ -124,7 +124,8 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	}
 	first := f.owned(t, "a", "owned", set)
 	expect("ADDED a/owned of ReplicaSet web")
-	if o := seen[0].Object; o.UID != first.UID || o.ResourceVersion != first.ResourceVersion || o.Labels != nil || o.Annotations != nil {
+	if o := seen[0].Object; o.UID != first.UID || o.ResourceVersion != first.ResourceVersion || o.Labels != nil ||
+		o.Annotations != nil {
 		t.Errorf("it has uid %s, resourceVersion %s, labels %v", o.UID, o.ResourceVersion, o.Labels)
 	}
 
@@ -155,10 +156,12 @@ func watchMetadata(t *testing.T, f *fixture, driver sqlstore.Driver) {
 	w.feed = watch.New(storetest.Shared(driver), watch.Options{}) // nobody publishes to this feed
 	dbtest.Serve(t, "feed", w.feed.Run)
 	var err error
-	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}}, 1); err != nil {
+	if w.sub, err = w.feed.Subscribe(t.Context(), watch.Interest{Resource: sqlstore.Resource{Resource: "pods"}},
+		1); err != nil {
 		t.Fatal(err)
 	}
-	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns", "DELETED b/goes")
+	expect("MODIFIED a/owned of ReplicaSet web", "MODIFIED a/stays", "ADDED b/returns", "DELETED b/returns",
+		"DELETED b/goes")
 }
 
 // listingDriver calls a test's function after a list was read.
@@ -167,7 +170,9 @@ type listingDriver struct {
 	listed func()
 }
 
-func (d *listingDriver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (d *listingDriver) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	listed, err := d.Driver.List(ctx, q, yield)
 	if d.listed != nil {
 		d.listed()
@@ -233,17 +238,21 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "example.apiserver.k8s.io/v1", Kind: "Pod"}, Raw: message}
+		unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "example.apiserver.k8s.io/v1", Kind: "Pod"},
+			Raw: message}
 		raw, err := unknown.Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := f.records.at("ns", "imported")
-		sealed, err := transformer.TransformToStorage(t.Context(), append([]byte("k8s\x00"), raw...), value.DefaultContext(at.path))
+		sealed, err := transformer.TransformToStorage(t.Context(), append([]byte("k8s\x00"), raw...),
+			value.DefaultContext(at.path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.store.Commit(t.Context(), sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "etcd", Value: encoding.WrapEncrypted(sealed)}); err != nil {
+		if _, err := f.store.Commit(t.Context(),
+			sqlstore.Write{Op: sqlstore.Create, Key: at.Key, Encoding: "etcd",
+				Value: encoding.WrapEncrypted(sealed)}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -253,10 +262,12 @@ func TestWatch_MetadataOfImportedValues(t *testing.T) {
 		if err != nil || len(events) != 1 {
 			t.Fatalf("%d events, %v", len(events), err)
 		}
-		if got := eventText(events[0]); got != "ADDED ns/imported of ReplicaSet web keeps x/y" || events[0].Object.UID != "the-uid" {
+		if got := eventText(events[0]); got != "ADDED ns/imported of ReplicaSet web keeps x/y" ||
+			events[0].Object.UID != "the-uid" {
 			t.Errorf("it is %q with uid %q", got, events[0].Object.UID)
 		}
-		if err := f.Delete(t.Context(), "/pods/ns/imported", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		if err := f.Delete(t.Context(), "/pods/ns/imported", &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil,
+			storage.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if events, err = w.Next(t.Context()); err != nil || len(events) != 1 || events[0].Object.UID != "the-uid" {
@@ -273,7 +284,8 @@ type plugin struct {
 
 func (p *plugin) TransformFromStorage(ctx context.Context, data []byte, at value.Context) ([]byte, bool, error) {
 	if p.isAway.Load() {
-		return nil, false, fmt.Errorf("failed to decrypt DEK, error: %w", status.Error(codes.Unavailable, "connection refused"))
+		return nil, false,
+			fmt.Errorf("failed to decrypt DEK, error: %w", status.Error(codes.Unavailable, "connection refused"))
 	}
 	return p.Transformer.TransformFromStorage(ctx, data, at)
 }

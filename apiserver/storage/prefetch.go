@@ -174,7 +174,9 @@ const (
 // decodeAhead passes the values of entries that are about to be decoded, to be compared with
 // a predicate and shown in a Format, to Config.DecodeAhead. f is nil for a reader of objects.
 // It skips an entry that can't be decrypted: the reader of that entry gets the error.
-func (s *selector) decodeAhead(ctx context.Context, p *storage.SelectionPredicate, f *encoding.Format, entries []*watch.Entry) {
+func (s *selector) decodeAhead(
+	ctx context.Context, p *storage.SelectionPredicate, f *encoding.Format, entries []*watch.Entry,
+) {
 	if s.prepare == nil {
 		return
 	}
@@ -201,7 +203,9 @@ func (s *selector) decodeAhead(ctx context.Context, p *storage.SelectionPredicat
 
 // withDecodeAhead yields the same entries. Before it yields the first entry of a page, it decodes
 // the page ahead.
-func (s *selector) withDecodeAhead(ctx context.Context, l *listRequest, entries iter.Seq[*watch.Entry]) iter.Seq[*watch.Entry] {
+func (s *selector) withDecodeAhead(
+	ctx context.Context, l *listRequest, entries iter.Seq[*watch.Entry],
+) iter.Seq[*watch.Entry] {
 	if s.prepare == nil {
 		return entries
 	}

@@ -71,7 +71,9 @@ func (r *SchemeResources) ResourcePrefix(gr schema.GroupResource) string {
 var eventResource = schema.GroupResource{Resource: "events"}
 
 // StoreConfig implements Resources.
-func (r *SchemeResources) StoreConfig(gr schema.GroupResource, example runtime.Object) (Config, runtime.GroupVersioner, error) {
+func (r *SchemeResources) StoreConfig(
+	gr schema.GroupResource, example runtime.Object,
+) (Config, runtime.GroupVersioner, error) {
 	stored := r.StoredAs(gr)
 	version, err := r.storageVersion(stored, example)
 	if err != nil {
@@ -112,7 +114,9 @@ func (r *SchemeResources) StorageKind(gr schema.GroupResource, kind string) (sch
 }
 
 // storageVersion returns the version in which the objects of a resource are stored.
-func (r *SchemeResources) storageVersion(stored schema.GroupResource, example runtime.Object) (schema.GroupVersion, error) {
+func (r *SchemeResources) storageVersion(
+	stored schema.GroupResource, example runtime.Object,
+) (schema.GroupVersion, error) {
 	if compatible, ok := r.Encoding.(serverstorage.CompatibilityResourceEncodingConfig); ok {
 		return compatible.BackwardCompatibileStorageEncodingFor(stored, example)
 	}
@@ -120,7 +124,9 @@ func (r *SchemeResources) storageVersion(stored schema.GroupResource, example ru
 }
 
 // codec makes the codec of a resource whose objects are stored as objects of kind.
-func (r *SchemeResources) codec(gr, stored schema.GroupResource, kind schema.GroupVersionKind, message func() *transcode.Message) (runtime.Codec, runtime.GroupVersioner, error) {
+func (r *SchemeResources) codec(
+	gr, stored schema.GroupResource, kind schema.GroupVersionKind, message func() *transcode.Message,
+) (runtime.Codec, runtime.GroupVersioner, error) {
 	memory, err := r.Encoding.InMemoryEncodingFor(gr)
 	if err != nil {
 		return nil, nil, err
@@ -172,11 +178,12 @@ func (c roundTripCodec) Encode(obj runtime.Object, w io.Writer) error {
 // resources.
 func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources {
 	return &SchemeResources{
-		Scheme:          legacyscheme.Scheme,
-		Codecs:          legacyscheme.Codecs,
-		Encoding:        builtinEncoding(effective),
-		Prefixes:        kubeapiserver.SpecialDefaultResourcePrefixes,
-		Cohabitants:     map[schema.GroupResource]schema.GroupResource{{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"}},
+		Scheme:   legacyscheme.Scheme,
+		Codecs:   legacyscheme.Codecs,
+		Encoding: builtinEncoding(effective),
+		Prefixes: kubeapiserver.SpecialDefaultResourcePrefixes,
+		Cohabitants: map[schema.GroupResource]schema.GroupResource{{Group: "events.k8s.io",
+			Resource: "events"}: {Resource: "events"}},
 		DefaultedOnRead: builtinDefaultedOnRead(),
 		Program:         Program(effective),
 	}
@@ -185,7 +192,10 @@ func BuiltinResources(effective compatibility.EffectiveVersion) *SchemeResources
 // GroupResources describes resources of a group that is not built in, whose types
 // scheme knows. Their keys begin with group and resource, as in stock API servers other
 // than kube-apiserver.
-func GroupResources(scheme *runtime.Scheme, codecs runtime.StorageSerializer, effective compatibility.EffectiveVersion, resources ...schema.GroupResource) *SchemeResources {
+func GroupResources(
+	scheme *runtime.Scheme, codecs runtime.StorageSerializer, effective compatibility.EffectiveVersion,
+	resources ...schema.GroupResource,
+) *SchemeResources {
 	prefixes := map[schema.GroupResource]string{}
 	for _, gr := range resources {
 		prefixes[gr] = gr.Group + "/" + gr.Resource

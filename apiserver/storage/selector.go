@@ -115,7 +115,9 @@ func selectsEverything(p *storage.SelectionPredicate) bool {
 const contextInterval = 256
 
 // selectEntries yields the candidates that the predicate selects.
-func (s *selector) selectEntries(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
+func (s *selector) selectEntries(
+	ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry],
+) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		for item := range s.selection(ctx, &l.opts.Predicate).all(s.candidatesInPage(ctx, l, candidates)) {
 			if (item.value || item.err != nil) && !yield(item.entry, item.err) {
@@ -148,7 +150,9 @@ func (s *selector) selection(ctx context.Context, p *storage.SelectionPredicate)
 
 // candidatesInPage yields the candidates that are not outside the page and may have the labels
 // that the predicate demands. When ctx ends, it yields an error and stops.
-func (s *selector) candidatesInPage(ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry]) iter.Seq2[*watch.Entry, error] {
+func (s *selector) candidatesInPage(
+	ctx context.Context, l *listRequest, candidates iter.Seq[*watch.Entry],
+) iter.Seq2[*watch.Entry, error] {
 	return func(yield func(*watch.Entry, error) bool) {
 		n := 0
 		demanded := demandedLabels(&l.opts.Predicate)

@@ -26,7 +26,8 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	const n = 1000
 	for i := range n {
-		value := fmt.Sprintf(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%d","namespace":"ns"},"spec":{"nodeName":"node-%d"}}`, i, i%100)
+		value := fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%d","namespace":"ns"},"spec":{"nodeName":"node-%d"}}`, i, i%100)
 		_, err := f.store.Commit(t.Context(), sqlstore.Write{
 			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: fmt.Sprintf("p%d", i)},
 			Value: []byte(value), Encoding: []string{"test/v1", "another"}[i%2],
@@ -35,9 +36,10 @@ func TestList_ByIndexedFieldReadsFewObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l, err := f.lister.parseListRequest("/pods/", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
-		Label: labels.Everything(), Field: fields.OneTermEqualSelector("spec.nodeName", "node-7"), GetAttrs: podAttrs,
-	}})
+	l, err := f.lister.parseListRequest("/pods/",
+		storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+			Label: labels.Everything(), Field: fields.OneTermEqualSelector("spec.nodeName", "node-7"), GetAttrs: podAttrs,
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,8 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 	f := newFixture(t, backends()[0])
 	const n = 300
 	for i := range n {
-		value := fmt.Sprintf(`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%03d","namespace":"ns","labels":{"app":"a%d","tier":"t%d"}}}`, i, i%20, i%3)
+		value := fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p%03d","namespace":"ns","labels":{"app":"a%d","tier":"t%d"}}}`, i, i%20, i%3)
 		_, err := f.store.Commit(t.Context(), sqlstore.Write{
 			Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Namespace: "ns", Name: fmt.Sprintf("p%03d", i)},
 			Value: []byte(value), Encoding: []string{f.cfg.Encoding, "another"}[i%2],
@@ -118,9 +121,10 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		page, err := f.lister.page(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
-			Label: selector, Field: fields.Everything(), GetAttrs: podAttrs,
-		}}, nil)
+		page, err := f.lister.page(t.Context(), "/pods",
+			storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
+				Label: selector, Field: fields.Everything(), GetAttrs: podAttrs,
+			}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +136,8 @@ func TestList_ByLabelFindsWhatSelectorsSelect(t *testing.T) {
 		}
 		return names
 	}
-	for text, want := range map[string]int{"app=a7": 15, "app=a7,tier=t1": 5, "app=none": 0, "app!=a7": 285, "app in (a7,a8)": 30, "none": 0, "app": n} {
+	for text, want := range map[string]int{"app=a7": 15, "app=a7,tier=t1": 5, "app=none": 0, "app!=a7": 285,
+		"app in (a7,a8)": 30, "none": 0, "app": n} {
 		f.forget()
 		cold := list(text)
 		warm := list(text)
@@ -227,7 +232,8 @@ func podsStored(b testing.TB, n int, pod string) backend {
 		for from := 0; from < n; from += batch {
 			writes := make([]sqlstore.Write, 0, batch)
 			for i := from; i < min(n, from+batch); i++ {
-				namespace, name, node := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("pod-%07d", i), fmt.Sprintf("node-%d", i/podsPerNode)
+				namespace, name, node := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("pod-%07d", i),
+					fmt.Sprintf("node-%d", i/podsPerNode)
 				value := bytes.ReplaceAll([]byte(pod), []byte("NAMESPACE"), []byte(namespace))
 				value = bytes.ReplaceAll(bytes.ReplaceAll(value, []byte("NAME"), []byte(name)), []byte("NODE"), []byte(node))
 				writes = append(writes, sqlstore.Write{

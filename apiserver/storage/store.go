@@ -72,8 +72,9 @@ type Config struct {
 	// Requires returns what a create or an update of an object requires of another object.
 	// Nil, or a nil result, requires nothing.
 	Requires func(sqlstore.Op) *sqlstore.Requirement
-	// IsReplaced reports whether what the Store decodes by was replaced, by this server or another, up to a revision that the
-	// Feed has applied; nil means that it never is. What its successor has written can't be decoded by it without loss.
+	// IsReplaced reports whether what the Store decodes by was replaced, by this server or another, up to a revision that
+	// the Feed has applied; nil means that it never is. What its successor has written can't be decoded by it without
+	// loss.
 	IsReplaced func(ctx context.Context, revision int64) (bool, error)
 	// Generation returns the sqlstore.Write.Generation of an object; nil means
 	// metadata.generation.
@@ -196,8 +197,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// checkReplaced fails with errReplaced if Config.IsReplaced. It waits for the revision, and asks the database for nothing
-// that the Feed has.
+// checkReplaced fails with errReplaced if Config.IsReplaced. It waits for the revision, and asks the database for
+// nothing that the Feed has.
 func (s *Store) checkReplaced(ctx context.Context, revision int64) error {
 	if s.cfg.IsReplaced == nil {
 		return nil
@@ -276,7 +277,8 @@ func (k *keys) locate(key string) (location, error) {
 }
 
 func (k *keys) at(namespace, name string) location {
-	key := sqlstore.Key{Group: k.groupResource.Group, Resource: k.groupResource.Resource, Owner: k.owner, Namespace: namespace, Name: name}
+	key := sqlstore.Key{Group: k.groupResource.Group, Resource: k.groupResource.Resource, Owner: k.owner,
+		Namespace: namespace, Name: name}
 	return location{key, k.pathOf(key)}
 }
 
@@ -353,7 +355,9 @@ func (r *records) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, i
 	return record, revision, err
 }
 
-func (r *records) list(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (r *records) list(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	start := time.Now()
 	listed, err := r.store.List(ctx, q, yield)
 	r.count("list", start, err)
@@ -370,7 +374,8 @@ func (r *records) write(ctx context.Context, w sqlstore.Write) (sqlstore.Change,
 // count counts a request, as an error where etcd would answer with one. etcd
 // does not answer with an error for a missing key or a failed precondition.
 func (r *records) count(operation string, start time.Time, err error) {
-	for _, answer := range []error{sqlstore.ErrNotFound, sqlstore.ErrExists, sqlstore.ErrConflict, sqlstore.ErrRequired, sqlstore.ErrInUse} {
+	for _, answer := range []error{sqlstore.ErrNotFound, sqlstore.ErrExists, sqlstore.ErrConflict, sqlstore.ErrRequired,
+		sqlstore.ErrInUse} {
 		if errors.Is(err, answer) {
 			err = nil
 		}
@@ -502,8 +507,10 @@ func (r *records) reportLost(err error, e *watch.Entry) {
 	encrypted, _ := encoding.UnwrapEncrypted(e.Value())
 	key := string(encoding.ReadablePrefix(encrypted))
 	if _, known := r.lostKeys.LoadOrStore(key, nil); !known {
-		klog.ErrorS(err, "History is encrypted with a key that is not in the encryption configuration, so that watches and lists that need it end with 410: "+
-			"put the key back until the history is compacted, or ignore this", "resource", r.groupResource, "key", key, "revision", e.Revision)
+		klog.ErrorS(err,
+			"History is encrypted with a key that is not in the encryption configuration, so that watches and lists that need it end with 410: "+
+				"put the key back until the history is compacted, or ignore this", "resource", r.groupResource, "key", key,
+			"revision", e.Revision)
 	}
 }
 
@@ -548,7 +555,9 @@ func (s *Store) Prefix() string { return strings.TrimSuffix(s.records.prefix, "/
 
 // GetEncoded is Get in a Format. It fails with NotFound if the object does not exist,
 // even where opts.IgnoreNotFound is set.
-func (s *Store) GetEncoded(ctx context.Context, key string, opts storage.GetOptions, f *encoding.Format) (encoding.Encoded, error) {
+func (s *Store) GetEncoded(
+	ctx context.Context, key string, opts storage.GetOptions, f *encoding.Format,
+) (encoding.Encoded, error) {
 	e, path, err := s.entry(ctx, key, opts)
 	if err != nil {
 		return encoding.Encoded{}, err

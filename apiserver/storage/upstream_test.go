@@ -40,7 +40,8 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestGuaranteedUpdateChecksStoredData(t.Context(), t, prefixed{newFixture(t, b, withPrefix)})
 	},
 	"TransformationFailure": func(t *testing.T, b backend) {
-		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, false)
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.AllowUnsafeMalformedObjectDeletion, false)
 		storagetesting.RunTestTransformationFailure(t.Context(), t, prefixed{newFixture(t, b, withPrefix)})
 	},
 	"ListResourceVersionMatch": func(t *testing.T, b backend) {
@@ -53,8 +54,10 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunWatchErrorIsBlockingFurtherEvents(t.Context(), t, prefixed{newFixture(t, b, withPrefix)})
 	},
 	"WatchWithUnsafeDelete": func(t *testing.T, b backend) {
-		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
-		storagetesting.RunTestWatchWithUnsafeDelete(t.Context(), t, corruptible{newFixture(t, b, withPrefix)}, errors.New("bits flipped"))
+		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+			features.AllowUnsafeMalformedObjectDeletion, true)
+		storagetesting.RunTestWatchWithUnsafeDelete(t.Context(), t, corruptible{newFixture(t, b, withPrefix)},
+			errors.New("bits flipped"))
 	},
 	"DeleteWithConflictAndMissingExpectedTransformOrDecodeError": func(t *testing.T, b backend) {
 		f, setFailing := newFailing(t, b)
@@ -98,7 +101,8 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 		storagetesting.RunTestCompactRevision(t.Context(), t, f, f.increase, f.compact)
 	},
 	"Stats": func(t *testing.T, b backend) {
-		storagetesting.RunTestStats(t.Context(), t, newFixture(t, b), newFixture(t, b).codec, identity.NewEncryptCheckTransformer(), true)
+		storagetesting.RunTestStats(t.Context(), t, newFixture(t, b), newFixture(t, b).codec,
+			identity.NewEncryptCheckTransformer(), true)
 	},
 	"StatsWithSizes": func(t *testing.T, b backend) {
 		f := newFixture(t, b)
@@ -118,41 +122,43 @@ var upstreamSuite = map[string]func(*testing.T, backend){
 	"WatchDispatchBookmarkEvents": func(t *testing.T, b backend) {
 		storagetesting.RunTestWatchDispatchBookmarkEvents(t.Context(), t, newFixture(t, b), true)
 	},
-	"CreateWithTTL":                              plainly(storagetesting.RunTestCreateWithTTL),
-	"CreateWithKeyExist":                         plainly(storagetesting.RunTestCreateWithKeyExist),
-	"Get":                                        plainly(storagetesting.RunTestGet),
-	"UnconditionalDelete":                        plainly(storagetesting.RunTestUnconditionalDelete),
-	"ConditionalDelete":                          plainly(storagetesting.RunTestConditionalDelete),
-	"DeleteWithSuggestion":                       plainly(storagetesting.RunTestDeleteWithSuggestion),
-	"DeleteWithSuggestionAndConflict":            plainly(storagetesting.RunTestDeleteWithSuggestionAndConflict),
-	"DeleteWithConflict":                         plainly(storagetesting.RunTestDeleteWithConflict),
-	"DeleteWithSuggestionOfDeletedObject":        plainly(storagetesting.RunTestDeleteWithSuggestionOfDeletedObject),
-	"ValidateDeletionWithSuggestion":             plainly(storagetesting.RunTestValidateDeletionWithSuggestion),
-	"ValidateDeletionWithOnlySuggestionValid":    plainly(storagetesting.RunTestValidateDeletionWithOnlySuggestionValid),
-	"PreconditionalDeleteWithSuggestion":         plainly(storagetesting.RunTestPreconditionalDeleteWithSuggestion),
-	"PreconditionalDeleteWithOnlySuggestionPass": plainly(storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass),
-	"GetListRecursivePrefix":                     plainly(storagetesting.RunTestGetListRecursivePrefix),
-	"GuaranteedUpdateWithTTL":                    plainly(storagetesting.RunTestGuaranteedUpdateWithTTL),
-	"GuaranteedUpdateWithConflict":               plainly(storagetesting.RunTestGuaranteedUpdateWithConflict),
-	"GuaranteedUpdateWithSuggestionAndConflict":  plainly(storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict),
-	"ListPaging":                                 plainly(storagetesting.RunTestListPaging),
-	"NamespaceScopedList":                        plainly(storagetesting.RunTestNamespaceScopedList),
-	"KeySchema":                                  plainly(storagetesting.RunTestKeySchema),
-	"Watch":                                      plainly(storagetesting.RunTestWatch),
-	"DeleteTriggerWatch":                         plainly(storagetesting.RunTestDeleteTriggerWatch),
-	"WatchFromNonZero":                           plainly(storagetesting.RunTestWatchFromNonZero),
-	"DelayedWatchDelivery":                       plainly(storagetesting.RunTestDelayedWatchDelivery),
-	"WatchContextCancel":                         plainly(storagetesting.RunTestWatchContextCancel),
-	"WatcherTimeout":                             plainly(storagetesting.RunTestWatcherTimeout),
-	"WatchDeleteEventObjectHaveLatestRV":         plainly(storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV),
-	"WatchInitializationSignal":                  plainly(storagetesting.RunTestWatchInitializationSignal),
-	"ClusterScopedWatch":                         plainly(storagetesting.RunTestClusterScopedWatch),
-	"NamespaceScopedWatch":                       plainly(storagetesting.RunTestNamespaceScopedWatch),
-	"WatchBookmarksWithCorrectResourceVersion":   plainly(storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion),
-	"SendInitialEventsBackwardCompatibility":     plainly(storagetesting.RunSendInitialEventsBackwardCompatibility),
-	"WatchSemantics":                             plainly(storagetesting.RunWatchSemantics),
-	"WatchSemanticInitialEventsExtended":         plainly(storagetesting.RunWatchSemanticInitialEventsExtended),
-	"WatchListMatchSingle":                       plainly(storagetesting.RunWatchListMatchSingle),
+	"CreateWithTTL":                           plainly(storagetesting.RunTestCreateWithTTL),
+	"CreateWithKeyExist":                      plainly(storagetesting.RunTestCreateWithKeyExist),
+	"Get":                                     plainly(storagetesting.RunTestGet),
+	"UnconditionalDelete":                     plainly(storagetesting.RunTestUnconditionalDelete),
+	"ConditionalDelete":                       plainly(storagetesting.RunTestConditionalDelete),
+	"DeleteWithSuggestion":                    plainly(storagetesting.RunTestDeleteWithSuggestion),
+	"DeleteWithSuggestionAndConflict":         plainly(storagetesting.RunTestDeleteWithSuggestionAndConflict),
+	"DeleteWithConflict":                      plainly(storagetesting.RunTestDeleteWithConflict),
+	"DeleteWithSuggestionOfDeletedObject":     plainly(storagetesting.RunTestDeleteWithSuggestionOfDeletedObject),
+	"ValidateDeletionWithSuggestion":          plainly(storagetesting.RunTestValidateDeletionWithSuggestion),
+	"ValidateDeletionWithOnlySuggestionValid": plainly(storagetesting.RunTestValidateDeletionWithOnlySuggestionValid),
+	"PreconditionalDeleteWithSuggestion":      plainly(storagetesting.RunTestPreconditionalDeleteWithSuggestion),
+	"PreconditionalDeleteWithOnlySuggestionPass": plainly(
+		storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass),
+	"GetListRecursivePrefix":                    plainly(storagetesting.RunTestGetListRecursivePrefix),
+	"GuaranteedUpdateWithTTL":                   plainly(storagetesting.RunTestGuaranteedUpdateWithTTL),
+	"GuaranteedUpdateWithConflict":              plainly(storagetesting.RunTestGuaranteedUpdateWithConflict),
+	"GuaranteedUpdateWithSuggestionAndConflict": plainly(storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict),
+	"ListPaging":                                plainly(storagetesting.RunTestListPaging),
+	"NamespaceScopedList":                       plainly(storagetesting.RunTestNamespaceScopedList),
+	"KeySchema":                                 plainly(storagetesting.RunTestKeySchema),
+	"Watch":                                     plainly(storagetesting.RunTestWatch),
+	"DeleteTriggerWatch":                        plainly(storagetesting.RunTestDeleteTriggerWatch),
+	"WatchFromNonZero":                          plainly(storagetesting.RunTestWatchFromNonZero),
+	"DelayedWatchDelivery":                      plainly(storagetesting.RunTestDelayedWatchDelivery),
+	"WatchContextCancel":                        plainly(storagetesting.RunTestWatchContextCancel),
+	"WatcherTimeout":                            plainly(storagetesting.RunTestWatcherTimeout),
+	"WatchDeleteEventObjectHaveLatestRV":        plainly(storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV),
+	"WatchInitializationSignal":                 plainly(storagetesting.RunTestWatchInitializationSignal),
+	"ClusterScopedWatch":                        plainly(storagetesting.RunTestClusterScopedWatch),
+	"NamespaceScopedWatch":                      plainly(storagetesting.RunTestNamespaceScopedWatch),
+	"WatchBookmarksWithCorrectResourceVersion": plainly(
+		storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion),
+	"SendInitialEventsBackwardCompatibility": plainly(storagetesting.RunSendInitialEventsBackwardCompatibility),
+	"WatchSemantics":                         plainly(storagetesting.RunWatchSemantics),
+	"WatchSemanticInitialEventsExtended":     plainly(storagetesting.RunWatchSemanticInitialEventsExtended),
+	"WatchListMatchSingle":                   plainly(storagetesting.RunWatchListMatchSingle),
 }
 
 // undated returns the backend without a clock. Its continue tokens equal upstream's, which

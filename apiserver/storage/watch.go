@@ -354,7 +354,8 @@ func (c *cursor) selects(ctx context.Context, p *storage.SelectionPredicate, e *
 	return c.s.selector.matches(ctx, p, e)
 }
 
-// changeError is the error of an event whose object, which may be the last state of one that was deleted, cannot be read.
+// changeError is the error of an event whose object, which may be the last state of one that was deleted, cannot be
+// read.
 func (c *cursor) changeError(ctx context.Context, err error, e *watch.Entry, isDeleted bool) error {
 	var corrupt *encoding.CorruptError
 	if isDeleted && encoding.AllowsUnsafeDeletion() && errors.As(err, &corrupt) {
@@ -405,7 +406,9 @@ type EncodedWatch struct{ cursor *cursor }
 // WatchEncoded is Watch in a Format. It returns the errors of the request, except those
 // of its resourceVersion, which the first Next returns. The watch ends at the context's
 // deadline, if there is one, and sends a bookmark shortly before.
-func (s *Store) WatchEncoded(ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format) (EncodedWatch, error) {
+func (s *Store) WatchEncoded(
+	ctx context.Context, key string, opts storage.ListOptions, f *encoding.Format,
+) (EncodedWatch, error) {
 	c, err := s.cursor(ctx, key, opts, f)
 	if err != nil {
 		return EncodedWatch{}, err
@@ -516,8 +519,8 @@ func (s EventStream) Send(ctx context.Context, event apiwatch.Event) error {
 	}
 }
 
-// Run calls send with ctx, which NewEventStream has returned, and ends the watch with the error that send returns. It sends the
-// error, unless the reader or the server has ended the watch.
+// Run calls send with ctx, which NewEventStream has returned, and ends the watch with the error that send returns. It
+// sends the error, unless the reader or the server has ended the watch.
 func (s EventStream) Run(ctx context.Context, send func(context.Context) error) {
 	defer close(s.result)
 	defer s.cancel()

@@ -70,7 +70,8 @@ func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 
 	got := events(t, f.watch(t, all(withInitialEvents, withBookmarks)), initialBatch+6)
 	for i, ev := range got[:initialBatch+5] {
-		if raw := string(ev.Object.AppendJSON(nil, true)); ev.Type != apiwatch.Added || !strings.Contains(raw, fmt.Sprintf("pod-%03d", i)) {
+		if raw := string(ev.Object.AppendJSON(nil, true)); ev.Type != apiwatch.Added ||
+			!strings.Contains(raw, fmt.Sprintf("pod-%03d", i)) {
 			t.Fatalf("event %d: %s %s", i, ev.Type, raw)
 		}
 	}
@@ -79,7 +80,8 @@ func TestEncodedWatch_SendsInitialEvents(t *testing.T) {
 	if err := runtime.DecodeInto(f.codec, end.Object.AppendJSON(nil, true), &bookmark); err != nil {
 		t.Fatal(err)
 	}
-	if end.Type != apiwatch.Bookmark || bookmark.ResourceVersion != last || bookmark.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+	if end.Type != apiwatch.Bookmark || bookmark.ResourceVersion != last ||
+		bookmark.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
 		t.Errorf("ends with %s %+v, want a bookmark at %s", end.Type, bookmark.ObjectMeta, last)
 	}
 	// A watch that did not ask for bookmarks gets none and waits for changes.
@@ -121,7 +123,8 @@ func TestWatch_ResumesPastTheChangesOfOthers(t *testing.T) {
 			for i := range others / 1000 {
 				batch := make([]sqlstore.Write, 1000)
 				for j := range batch {
-					batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)}, Value: []byte(`{}`)}
+					batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "others", Name: fmt.Sprint(i, "-", j)},
+						Value: []byte(`{}`)}
 				}
 				if _, err := driver.Commit(t.Context(), batch); err != nil {
 					t.Fatal(err)
@@ -189,7 +192,8 @@ func TestWatch_InitialEventsKeepTheirSeats(t *testing.T) {
 // createLarge creates a Pod with an annotation of so many bytes.
 func (f *fixture) createLarge(t *testing.T, name string, size int) {
 	t.Helper()
-	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
+	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+		Annotations: map[string]string{"a": strings.Repeat("x", size)}}}
 	if err := f.Create(t.Context(), "/pods/ns/"+name, pod, &example.Pod{}, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +208,8 @@ func TestWatch_HoldsFewBytes(t *testing.T) {
 	for i := range pods {
 		f.createLarge(t, fmt.Sprintf("pod-%02d", i), size)
 	}
-	for name, options := range map[string]storage.ListOptions{"initial events": all(withInitialEvents, withBookmarks), "events": all(from(first))} {
+	for name, options := range map[string]storage.ListOptions{"initial events": all(withInitialEvents, withBookmarks),
+		"events": all(from(first))} {
 		w, err := f.WatchEncoded(t.Context(), "/pods", options, f.Stored())
 		if err != nil {
 			t.Fatal(err)
@@ -232,8 +237,8 @@ func TestWatch_HoldsFewBytes(t *testing.T) {
 	}
 }
 
-// TestWatch_InitialEventsLeaveWhatIsInMemory: a client that reads more than the budget of representations evicts little of
-// what others read.
+// TestWatch_InitialEventsLeaveWhatIsInMemory: a client that reads more than the budget of representations evicts little
+// of what others read.
 func TestWatch_InitialEventsLeaveWhatIsInMemory(t *testing.T) {
 	t.Parallel()
 	const budget, size, pods, used = 1 << 20, 20 << 10, 200, 10
@@ -249,7 +254,8 @@ func TestWatch_InitialEventsLeaveWhatIsInMemory(t *testing.T) {
 	read := func() int {
 		before := made
 		for i := range used {
-			if _, err := f.GetEncoded(t.Context(), fmt.Sprintf("/pods/ns/pod-%03d", i), storage.GetOptions{}, format); err != nil {
+			if _, err := f.GetEncoded(t.Context(), fmt.Sprintf("/pods/ns/pod-%03d", i), storage.GetOptions{},
+				format); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -375,7 +381,8 @@ func TestWatch_SlowWatcherMissesNothing(t *testing.T) {
 		events(t, fast, 1)
 	}
 	for i, ev := range events(t, slow, n) {
-		if raw := ev.Object.AppendJSON(nil, true); !json.Valid(raw) || !strings.Contains(string(raw), fmt.Sprintf(`"name":"%d"`, i)) {
+		if raw := ev.Object.AppendJSON(nil, true); !json.Valid(raw) ||
+			!strings.Contains(string(raw), fmt.Sprintf(`"name":"%d"`, i)) {
 			t.Fatalf("event %d is %s", i, raw)
 		}
 	}

@@ -363,7 +363,8 @@ func (w *writer) decodeState(ctx context.Context, e *watch.Entry) (*state, error
 		return st, err
 	}
 	if err == nil {
-		return nil, storage.NewInvalidObjError(w.at.path, "unsafe deletion is not allowed because the object is decodable from storage")
+		return nil,
+			storage.NewInvalidObjError(w.at.path, "unsafe deletion is not allowed because the object is decodable from storage")
 	}
 	if unconverted := (*encoding.ConversionError)(nil); errors.As(err, &unconverted) {
 		return nil, storage.NewInvalidObjError(w.at.path,
@@ -390,7 +391,9 @@ func (w *writer) suggestedState(obj runtime.Object) (*state, error) {
 
 // attempt calls tryUpdate with the object, after its preconditions were checked. It
 // returns the new object and its time to live in seconds; 0 means unlimited.
-func (w *writer) attempt(from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc) (runtime.Object, uint64, error) {
+func (w *writer) attempt(
+	from *state, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc,
+) (runtime.Object, uint64, error) {
 	if err := preconditions.Check(w.at.path, from.obj); err != nil {
 		return nil, 0, err
 	}
@@ -424,8 +427,8 @@ func (w *writer) getStateAfterFailure(ctx context.Context, failed *state, failur
 }
 
 // maxObject bounds the JSON of an object in bytes, so that a client can send back what it has read, in a body of 3 MiB
-// (handlers.maxRequestBodyBytes): patches and applies would let an object grow without limit. The rest is for the fields
-// of a deletion, without which an object of that size could not be deleted.
+// (handlers.maxRequestBodyBytes): patches and applies would let an object grow without limit. The rest is for the
+// fields of a deletion, without which an object of that size could not be deleted.
 const maxObject, maxDeletion = 3<<20 - 64<<10, 48 << 10
 
 // encode encodes an object that is to be written in place of the state from. Where the request allows it, encode takes
@@ -447,7 +450,9 @@ func (w *writer) encode(obj runtime.Object, from *state) ([]byte, error) {
 		object.SetManagedFields(nil)
 		return w.encode(obj, from)
 	}
-	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: tooLargeObject}}
+	return nil,
+		&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: tooLargeObject}}
 }
 
 // put writes an object in place of the state from, and returns the revision of the write. data is the
@@ -537,5 +542,6 @@ func (st *state) unchanged(data []byte) bool {
 // isConflict reports whether a write failed because the object is not the one that it
 // replaces.
 func isConflict(err error) bool {
-	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) || errors.Is(err, sqlstore.ErrExists)
+	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrNotFound) ||
+		errors.Is(err, sqlstore.ErrExists)
 }

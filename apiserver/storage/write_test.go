@@ -16,23 +16,25 @@ import (
 	"byre/sqlstore"
 )
 
-// TestSize_OfAnObjectIsBounded: an object grows up to the limit, with its managed fields or without, and one of that size can still be
-// deleted.
+// TestSize_OfAnObjectIsBounded: an object grows up to the limit, with its managed fields or without, and one of that
+// size can still be deleted.
 func TestSize_OfAnObjectIsBounded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, backends()[0])
 	const key = "/pods/ns/large"
-	fields := []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("m", 1<<20), Operation: metav1.ManagedFieldsOperationUpdate}}
+	fields := []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("m", 1<<20),
+		Operation: metav1.ManagedFieldsOperationUpdate}}
 	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "large"}}
 	if err := f.Create(t.Context(), key, pod, &example.Pod{}, 0); err != nil {
 		t.Fatal(err)
 	}
 	update := func(ctx context.Context, change func(*example.Pod)) (*example.Pod, error) {
 		out := &example.Pod{}
-		err := f.GuaranteedUpdate(ctx, key, out, false, nil, storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) {
-			change(in.(*example.Pod))
-			return in, nil
-		}), nil)
+		err := f.GuaranteedUpdate(ctx, key, out, false, nil,
+			storage.SimpleUpdate(func(in runtime.Object) (runtime.Object, error) {
+				change(in.(*example.Pod))
+				return in, nil
+			}), nil)
 		return out, err
 	}
 	annotate := func(name string, size int) func(*example.Pod) {

@@ -79,7 +79,8 @@ func newBackupCommand() *cobra.Command {
 	store.AddDatabaseFlags(cmd.Flags())
 	to.S3.AddFlags(cmd.Flags())
 	pki.addToBackup(cmd)
-	cmd.Flags().BoolVar(&skipDamaged, "skip-damaged", false, "Leave out rows of SQLite that can't be read, and of both databases those that no store can have.")
+	cmd.Flags().BoolVar(&skipDamaged, "skip-damaged", false,
+		"Leave out rows of SQLite that can't be read, and of both databases those that no store can have.")
 	cmd.Flags().BoolVar(&to.Force, "force", false, "Replace what is there under the name.")
 	cmd.AddCommand(newBackupListCommand(), newBackupVerifyCommand(), newBackupPruneCommand())
 	return cmd
@@ -129,7 +130,8 @@ func writeBackup(cmd *cobra.Command, endpoint string, to bucket.Location, skipDa
 	if left == 0 {
 		if err := recordBackup(ctx, endpoint, to.Name, header.Revision); err != nil {
 			// The backup is complete all the same.
-			fmt.Fprintf(cmd.ErrOrStderr(), "the backup is complete, but \"byre status\" will not show it, because it could not be recorded: %v\n", err)
+			fmt.Fprintf(cmd.ErrOrStderr(),
+				"the backup is complete, but \"byre status\" will not show it, because it could not be recorded: %v\n", err)
 		}
 	}
 	out := cmd.OutOrStdout()
@@ -300,7 +302,8 @@ func newBackupListCommand() *cobra.Command {
 				return err
 			}
 			for _, c := range copies {
-				backups = append(backups, storedBackup{Name: c.Folder, Time: c.Time, Transaction: c.Last, SizeBytes: c.SizeBytes, Error: c.Hole()})
+				backups = append(backups,
+					storedBackup{Name: c.Folder, Time: c.Time, Transaction: c.Last, SizeBytes: c.SizeBytes, Error: c.Hole()})
 			}
 			return output.Print(cmd.OutOrStdout(), backups, func(w io.Writer) error { return printBackups(w, backups) })
 		},
@@ -319,10 +322,13 @@ func printBackups(out io.Writer, backups []storedBackup) error {
 			if !b.Time.IsZero() {
 				at = b.Time.UTC().Format(time.RFC3339)
 			}
-			client.PrintRow(w, []any{b.Name, at, "-", "-", bytesText(b.SizeBytes), cmp.Or(b.Error, fmt.Sprintf("continuous copy, up to transaction %d", b.Transaction))})
+			client.PrintRow(w,
+				[]any{b.Name, at, "-", "-", bytesText(b.SizeBytes),
+					cmp.Or(b.Error, fmt.Sprintf("continuous copy, up to transaction %d", b.Transaction))})
 			continue
 		}
-		client.PrintRow(w, []any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
+		client.PrintRow(w,
+			[]any{b.Name, b.Time.UTC().Format(time.RFC3339), b.Revision, b.Objects, bytesText(b.SizeBytes), b.Program})
 	}
 	return w.Flush()
 }
@@ -345,7 +351,8 @@ func newBackupVerifyCommand() *cobra.Command {
 			files := []bucket.Location{{Name: flags.Name, S3: flags.S3, Stdin: cmd.InOrStdin()}}
 			var url string
 			var copies []replication.Copy
-			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") && !strings.HasSuffix(flags.Name, bucket.Suffix) {
+			if info, err := os.Stat(flags.Name); err == nil && info.IsDir() || strings.HasPrefix(flags.Name, "s3:") &&
+				!strings.HasSuffix(flags.Name, bucket.Suffix) {
 				entries, err := flags.List(cmd.Context())
 				if err != nil {
 					return err
@@ -366,7 +373,9 @@ func newBackupVerifyCommand() *cobra.Command {
 			}
 			for _, c := range copies {
 				if c.Seen > 0 { // else its process ended before it had copied anything
-					all = append(all, verification{url + "/" + c.Folder, func() (string, error) { return verifyCopy(cmd, url, flags.S3, c) }})
+					all = append(all, verification{url + "/" + c.Folder, func() (string, error) {
+						return verifyCopy(cmd, url, flags.S3, c)
+					}})
 				}
 			}
 			return verifyAll(cmd, all)
@@ -390,7 +399,8 @@ func verifyAll(cmd *cobra.Command, all []verification) error {
 	for _, v := range all {
 		text, err := v.run()
 		switch {
-		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, sqlstore.ErrDamaged), errors.Is(err, backup.ErrNewer), errors.Is(err, errNoObjects), errors.Is(err, errHole):
+		case errors.Is(err, sqlstore.ErrBroken), errors.Is(err, sqlstore.ErrDamaged), errors.Is(err, backup.ErrNewer),
+			errors.Is(err, errNoObjects), errors.Is(err, errHole):
 			broken++
 			text = err.Error()
 		case cmd.Context().Err() != nil:
@@ -402,7 +412,9 @@ func verifyAll(cmd *cobra.Command, all []verification) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", v.name, client.Visible(text))
 	}
 	if broken > 0 {
-		errs = append(errs, &statusError{fmt.Errorf("%d of %d backups can't be restored, or lack something: keep the others, and make a new one", broken, len(all)), statusDamaged})
+		errs = append(errs,
+			&statusError{fmt.Errorf("%d of %d backups can't be restored, or lack something: keep the others, and make a new one",
+				broken, len(all)), statusDamaged})
 	}
 	return errors.Join(errs...)
 }
@@ -436,7 +448,8 @@ func verifyCopy(cmd *cobra.Command, url string, s3 bucket.S3, c replication.Copy
 		if err == nil && digest.Objects == 0 {
 			err = errNoObjects
 		}
-		text = fmt.Sprintf("revision %d of %s, %d objects, %d changes", s.Revision, c.Time.Format(time.RFC3339), digest.Objects, digest.Changes)
+		text = fmt.Sprintf("revision %d of %s, %d objects, %d changes", s.Revision, c.Time.Format(time.RFC3339),
+			digest.Objects, digest.Changes)
 		return err
 	})
 	switch {
@@ -465,7 +478,8 @@ func verifyBackup(cmd *cobra.Command, l bucket.Location) (string, error) {
 	if err == nil && digest.Objects == 0 {
 		err = errNoObjects
 	}
-	return fmt.Sprintf("complete, revision %d of %s, %d objects, %d changes", b.Revision, b.Time.UTC().Format(time.RFC3339), digest.Objects, digest.Changes), err
+	return fmt.Sprintf("complete, revision %d of %s, %d objects, %d changes", b.Revision,
+		b.Time.UTC().Format(time.RFC3339), digest.Objects, digest.Changes), err
 }
 
 func newBackupPruneCommand() *cobra.Command {
@@ -526,8 +540,8 @@ func (f *backupsFlags) prune(cmd *cobra.Command, keep int, yes bool) error {
 	return nil
 }
 
-// oldBackups returns the backups that are older than the newest ones of their cluster, of which keep are kept. They are in order, the
-// newest last.
+// oldBackups returns the backups that are older than the newest ones of their cluster, of which keep are kept. They are
+// in order, the newest last.
 func oldBackups(backups []storedBackup, keep int) (old []storedBackup) {
 	for i, b := range backups {
 		newer := 0
@@ -552,20 +566,28 @@ type pkiFlags struct {
 }
 
 func (f *pkiFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.certDir, "cert-dir", "", "With --with-pki: directory of the certificates. If not set, pki below --data-dir.")
-	cmd.Flags().StringVar(&f.passphraseFile, "age-passphrase-file", "", "With --with-pki: file whose first line is the passphrase.")
+	cmd.Flags().StringVar(&f.certDir, "cert-dir", "",
+		"With --with-pki: directory of the certificates. If not set, pki below --data-dir.")
+	cmd.Flags().StringVar(&f.passphraseFile, "age-passphrase-file", "",
+		"With --with-pki: file whose first line is the passphrase.")
 }
 
 func (f *pkiFlags) addToBackup(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Write the server's certificates and keys too, to a file beside the backup whose name ends with "+bucket.KeysSuffix+", encrypted by age for --age-recipient or by --age-passphrase-file.")
-	cmd.Flags().StringArrayVar(&f.recipients, "age-recipient", nil, "With --with-pki: public key, as age-keygen prints it, of who can decrypt the certificates. May be repeated.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false,
+		"Write the server's certificates and keys too, to a file beside the backup whose name ends with "+bucket.KeysSuffix+
+			", encrypted by age for --age-recipient or by --age-passphrase-file.")
+	cmd.Flags().StringArrayVar(&f.recipients, "age-recipient", nil,
+		"With --with-pki: public key, as age-keygen prints it, of who can decrypt the certificates. May be repeated.")
 }
 
 func (f *pkiFlags) addToRestore(cmd *cobra.Command) {
 	f.addTo(cmd)
-	cmd.Flags().BoolVar(&f.with, "with-pki", false, "Restore the certificates and keys too, from the file beside the backup whose name ends with "+bucket.KeysSuffix+". Their directory must be empty or not exist yet.")
-	cmd.Flags().StringArrayVar(&f.identityFiles, "age-identity-file", nil, "With --with-pki: file with the private key, as age-keygen writes it. May be repeated.")
+	cmd.Flags().BoolVar(&f.with, "with-pki", false,
+		"Restore the certificates and keys too, from the file beside the backup whose name ends with "+bucket.KeysSuffix+
+			". Their directory must be empty or not exist yet.")
+	cmd.Flags().StringArrayVar(&f.identityFiles, "age-identity-file", nil,
+		"With --with-pki: file with the private key, as age-keygen writes it. May be repeated.")
 }
 
 // dir is the directory of the certificates.

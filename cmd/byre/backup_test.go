@@ -80,8 +80,10 @@ func TestBackup_RestoresToBothDatabases(t *testing.T) {
 	_, original := digestOf(t, first)
 	for name, endpoint := range emptyDatabases(t) {
 		out, _ := succeed(t, "restore", "--endpoint", endpoint, file)
-		if want := fmt.Sprintf("restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
-			len(rows.Objects), rows.Revision, len(rows.Changes), rows.Revision+bumpRevision+1); !strings.HasPrefix(out, want+"next, before a start: pki/ ") || strings.Count(out, "\n") != 2 {
+		if want := fmt.Sprintf(
+			"restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
+			len(rows.Objects), rows.Revision, len(rows.Changes), rows.Revision+bumpRevision+1); !strings.HasPrefix(out,
+			want+"next, before a start: pki/ ") || strings.Count(out, "\n") != 2 {
 			t.Errorf("%s: output %q, want %q", name, out, want)
 		}
 		digest, header := digestOf(t, endpoint)
@@ -141,7 +143,8 @@ func TestRestore_AtAMoment(t *testing.T) {
 			succeed(t, append([]string{"restore", "--endpoint", target, "--at", at}, source...)...)
 			// Where the author of an object is not known the digest has the time of the
 			// snapshot: compare without it.
-			if got, header := digestOf(t, target); got.Objects != want.Objects || got.Changes != want.Changes || got.ChangeSum != want.ChangeSum || header.Revision != middle.Revision+bumpRevision {
+			if got, header := digestOf(t, target); got.Objects != want.Objects || got.Changes != want.Changes ||
+				got.ChangeSum != want.ChangeSum || header.Revision != middle.Revision+bumpRevision {
 				t.Errorf("at %s from %v: %v, %+v; want %v", at, source, got, header, want)
 			}
 		}
@@ -156,7 +159,8 @@ func TestRestore_AtAMoment(t *testing.T) {
 		expectFailure(t, want, "restore", "--endpoint", target, "--at", at, file)
 	}
 	for _, at := range []string{"0", "-1", "yesterday", middle.Time.Format("2006-01-02 15:04:05")} {
-		expectFailure(t, "is neither a revision, nor a time such as", "restore", "--endpoint", target, "--at", at, filepath.Join(t.TempDir(), "not read"))
+		expectFailure(t, "is neither a revision, nor a time such as", "restore", "--endpoint", target, "--at", at,
+			filepath.Join(t.TempDir(), "not read"))
 	}
 	if _, err := os.Stat(strings.TrimPrefix(target, "sqlite://")); !os.IsNotExist(err) {
 		t.Errorf("a restore that was refused left %v", err)
@@ -174,17 +178,21 @@ func TestBackup_Refusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expectFailure(t, "exists already: name another file, or replace it with --force", "backup", "--endpoint", database, file)
+	expectFailure(t, "exists already: name another file, or replace it with --force", "backup", "--endpoint", database,
+		file)
 	succeed(t, "backup", "--endpoint", database, "--force", file)
 	expectFailure(t, "not a regular file", "backup", "--endpoint", database, "--force", dir)
-	expectFailure(t, "there is no directory "+filepath.Join(dir, "no"), "backup", "--endpoint", database, filepath.Join(dir, "no", "dir"))
+	expectFailure(t, "there is no directory "+filepath.Join(dir, "no"), "backup", "--endpoint", database,
+		filepath.Join(dir, "no", "dir"))
 	expectFailure(t, "want s3://BUCKET/KEY", "backup", "--endpoint", database, "s3://bucket")
 	expectFailure(t, "accepts 1 arg", "backup", "--endpoint", database)
 
 	target := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
 	for name, spoilt := range map[string][]byte{
-		"truncated": content[:len(content)-10], "half": content[:len(content)/2], "empty": nil, "foreign": []byte("SQLite format 3"),
-		"flipped": append(append([]byte{}, content[:len(content)/2]...), append([]byte{content[len(content)/2] ^ 1}, content[len(content)/2+1:]...)...),
+		"truncated": content[:len(content)-10], "half": content[:len(content)/2], "empty": nil,
+		"foreign": []byte("SQLite format 3"),
+		"flipped": append(append([]byte{}, content[:len(content)/2]...),
+			append([]byte{content[len(content)/2] ^ 1}, content[len(content)/2+1:]...)...),
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, spoilt, 0o600); err != nil {
@@ -225,7 +233,8 @@ func TestServe_MakesBackups(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		dir, to := t.TempDir(), t.TempDir()
-		server := startServer(t, dir, append([]string{"--backup-schedule=@every 1s", "--backup-keep=2", "--backup-to", to}, flags...)...)
+		server := startServer(t, dir,
+			append([]string{"--backup-schedule=@every 1s", "--backup-keep=2", "--backup-to", to}, flags...)...)
 		storetest.Eventually(t, "a server makes backups", func() bool { return len(backupsIn(t, to)) == 2 })
 		first := backupsIn(t, to)[0]
 		storetest.Eventually(t, "a server deletes the oldest backup", func() bool {
@@ -233,7 +242,8 @@ func TestServe_MakesBackups(t *testing.T) {
 			return os.IsNotExist(err)
 		})
 		status, body := server.mustGet(t, "/metrics")
-		metric := regexp.MustCompile(`(?m)^byre_store_last_backup_timestamp_seconds\{location="` + regexp.QuoteMeta(to) + `/byre-\d{8}T\d{6}Z.zst",revision="\d+"\} `)
+		metric := regexp.MustCompile(`(?m)^byre_store_last_backup_timestamp_seconds\{location="` + regexp.QuoteMeta(to) +
+			`/byre-\d{8}T\d{6}Z.zst",revision="\d+"\} `)
 		if status != http.StatusOK || !metric.MatchString(body) {
 			t.Errorf("/metrics answers %d without the last backup in %s", status, to)
 		}
@@ -265,7 +275,9 @@ func TestFork_MakesNoBackups(t *testing.T) {
 	args := []string{"--controllers=", "--backup-schedule=@every 1s", "--backup-to"}
 	fork := startServer(t, dir, append(args, to)...)
 	beside := startServer(t, source, append(args, elsewhere)...)
-	storetest.Eventually(t, "the source has made backups meanwhile", func() bool { return len(backupsIn(t, elsewhere)) >= 3 })
+	storetest.Eventually(t, "the source has made backups meanwhile", func() bool {
+		return len(backupsIn(t, elsewhere)) >= 3
+	})
 	beside.stop(t)
 	fork.stop(t)
 	if made := backupsIn(t, to); len(made) > 0 {
@@ -306,14 +318,15 @@ func TestServe_RefusesAScheduleThatCannotBe(t *testing.T) {
 		"--age-recipient needs --backup-schedule or ":       {"--age-recipient=age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"},
 	} {
 		p := command(t, "", append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
-		if status := p.wait(t); status != 1 || !strings.HasPrefix(p.log.String(), "byre: "+want) || strings.Count(p.log.String(), "\n") != 1 {
+		if status := p.wait(t); status != 1 || !strings.HasPrefix(p.log.String(), "byre: "+want) ||
+			strings.Count(p.log.String(), "\n") != 1 {
 			t.Errorf("%q: status %d, %q, want %q", args, status, p.log, want)
 		}
 	}
 }
 
-// Clusters may share a directory: exactly the newest backups of each stay. Those of programs that did not write down their cluster
-// are known by their epoch.
+// Clusters may share a directory: exactly the newest backups of each stay. Those of programs that did not write down
+// their cluster are known by their epoch.
 func TestBackups_ArePrunedByCluster(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -324,7 +337,8 @@ func TestBackups_ArePrunedByCluster(t *testing.T) {
 			if cluster != "" {
 				epoch = cluster // each cluster has its own
 			}
-			all = append(all, storedBackup{Name: fmt.Sprint(i), Cluster: cluster, header: &sqlstore.Header{Cluster: cluster, Epoch: epoch}})
+			all = append(all,
+				storedBackup{Name: fmt.Sprint(i), Cluster: cluster, header: &sqlstore.Header{Cluster: cluster, Epoch: epoch}})
 		}
 		keep := 1 + random.IntN(4)
 		var want []string
@@ -357,7 +371,8 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string][]byte{"cut.zst": content[:len(content)-9], "foreign.zst": []byte("something else"), "note.txt": nil} {
+	for name, text := range map[string][]byte{"cut.zst": content[:len(content)-9], "foreign.zst": []byte("something else"),
+		"note.txt": nil} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +380,8 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	names := func() (all string) {
 		for _, b := range backupsIn(t, dir) {
 			all += strings.TrimSuffix(b.Name, ".zst") + " "
-			if isForeign := b.Name == "foreign.zst"; (b.Error != "") != isForeign || (b.Revision > 0 && b.Objects > 0 && b.SizeBytes > 0 && !b.Time.IsZero() && b.Program != "") == isForeign {
+			if isForeign := b.Name == "foreign.zst"; (b.Error != "") != isForeign ||
+				(b.Revision > 0 && b.Objects > 0 && b.SizeBytes > 0 && !b.Time.IsZero() && b.Program != "") == isForeign {
 				t.Errorf("it lists %+v", b)
 			}
 		}
@@ -376,11 +392,14 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 		t.Errorf("it lists %q", got)
 	}
 	out, _ := succeed(t, "backup", "list", dir)
-	if !regexp.MustCompile(`(?m)^c.zst +\d{4}-\S+Z +\d+ +\d+ +\d+\.\d MiB +\S+$`).MatchString(out) || !strings.Contains(out, "foreign.zst  -") || strings.Contains(out, "note") {
+	if !regexp.MustCompile(`(?m)^c.zst +\d{4}-\S+Z +\d+ +\d+ +\d+\.\d MiB +\S+$`).MatchString(out) ||
+		!strings.Contains(out, "foreign.zst  -") || strings.Contains(out, "note") {
 		t.Errorf("it lists\n%s", out)
 	}
 	status, out, errOut := call("backup", "verify", dir)
-	if status != 2 || strings.Count(out, ": complete, revision ") != 3 || !strings.Contains(out, "cut.zst: snapshot is broken: ") || !strings.Contains(out, "foreign.zst: snapshot is broken: ") ||
+	if status != 2 || strings.Count(out, ": complete, revision ") != 3 ||
+		!strings.Contains(out, "cut.zst: snapshot is broken: ") ||
+		!strings.Contains(out, "foreign.zst: snapshot is broken: ") ||
 		!strings.HasPrefix(errOut, "byre: 2 of 5 backups can't be restored") {
 		t.Errorf("verify: %d, %s%s", status, out, errOut)
 	}
@@ -417,7 +436,8 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 		}
 		return out.String()
 	}
-	if out := answer("n\n"); !strings.Contains(out, "delete 1 of 4 backups:\n") || !strings.Contains(out, "\nc.zst ") || strings.Contains(out, "\na.zst") || names() != all {
+	if out := answer("n\n"); !strings.Contains(out, "delete 1 of 4 backups:\n") || !strings.Contains(out, "\nc.zst ") ||
+		strings.Contains(out, "\na.zst") || names() != all {
 		t.Errorf("an answer of no: %s, %q", out, names())
 	}
 	if out := answer("y\n"); !strings.HasSuffix(out, "deleted 1 backups\n") || names() != "foreign a b cut " {
@@ -426,7 +446,8 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 	if out := answer(""); !strings.Contains(out, "nothing to delete") {
 		t.Errorf("of three: %s", out)
 	}
-	if status, _, errOut := call("backup", "prune", dir, "--keep=1"); status != 1 || errOut != "byre: nothing done: nobody answered; use --yes\n" {
+	if status, _, errOut := call("backup", "prune", dir, "--keep=1"); status != 1 ||
+		errOut != "byre: nothing done: nobody answered; use --yes\n" {
 		t.Errorf("without an answer: %d, %q", status, errOut)
 	}
 	succeed(t, "backup", "prune", dir, "--keep=1", "--yes")
@@ -438,8 +459,10 @@ func TestBackups_AreListedVerifiedAndPruned(t *testing.T) {
 // The names of objects in S3 that "byre backup" has written need no ending.
 func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
 	storetest.ServeS3Here(t, storetest.NewS3(t, "backups"))
-	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))), "s3://backups/cluster/first")
-	if out, _ := succeed(t, "backup", "verify", "s3://backups/cluster/first"); !strings.HasPrefix(out, "s3://backups/cluster/first: complete, revision ") {
+	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))),
+		"s3://backups/cluster/first")
+	if out, _ := succeed(t, "backup", "verify", "s3://backups/cluster/first"); !strings.HasPrefix(out,
+		"s3://backups/cluster/first: complete, revision ") {
 		t.Errorf("it says %q", out)
 	}
 	expectFailure(t, "s3://backups/elsewhere: ", "backup", "verify", "s3://backups/elsewhere")
@@ -449,7 +472,9 @@ func TestBackups_VerifyAnObjectOfAnyName(t *testing.T) {
 func TestBackups_ShowNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	dir, rows := t.TempDir(), storetest.RandomRows(t, rand.New(rand.NewPCG(1, 1)))
-	if err := (bucket.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows.Snapshot(), "byre\x1b[2J") }); err != nil {
+	if err := (bucket.Directory{Name: dir}).File("a.zst").Write(t.Context(), func(w io.Writer) error {
+		return backup.Write(w, rows.Snapshot(), "byre\x1b[2J")
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if out, _ := succeed(t, "backup", "list", dir); strings.Contains(out, "\x1b") || !strings.Contains(out, "byre·[2J") {
@@ -477,7 +502,8 @@ func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
 	}
 	key := writeFile(t, identity.String()+"\n")
 	backups, copies := t.TempDir(), t.TempDir()
-	server := startServer(t, t.TempDir(), "--age-recipient", identity.Recipient().String(), "--backup-schedule=@every 1s", "--backup-to", backups,
+	server := startServer(t, t.TempDir(), "--age-recipient", identity.Recipient().String(), "--backup-schedule=@every 1s",
+		"--backup-to", backups,
 		"--backup-keep=2", "--replicate-to=file://"+copies)
 	config := server.config(t)
 	storetest.Eventually(t, "the copy is there, and old backups are gone", func() bool {
@@ -500,7 +526,8 @@ func TestBackup_OfAScheduleAndCopiesHaveTheKeys(t *testing.T) {
 		succeed(t, append([]string{"restore", "--data-dir", restored, "--with-pki", "--age-identity-file", key}, from...)...)
 		again := startServer(t, restored)
 		config.Host = again.config(t).Host
-		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().Get(t.Context(), "default",
+			metav1.GetOptions{}); err != nil {
 			t.Errorf("a client of before: %v", err)
 		}
 		again.stop(t)
@@ -540,7 +567,8 @@ func TestBackup_WithPKIBringsBackTheKeys(t *testing.T) {
 		}
 		expectFailure(t, "has files", append([]string{"restore", "--data-dir", restored, "--with-pki", backup}, flag...)...)
 	}
-	if removed, _ := succeed(t, "backup", "prune", filepath.Dir(bySecret), "--keep", "1"); !strings.Contains(removed, "nothing to delete") {
+	if removed, _ := succeed(t, "backup", "prune", filepath.Dir(bySecret), "--keep", "1"); !strings.Contains(removed,
+		"nothing to delete") {
 		t.Error(removed)
 	}
 	succeed(t, "backup", "--data-dir", dir, filepath.Join(filepath.Dir(bySecret), "later.zst"))
@@ -569,7 +597,8 @@ func testPKIIsRefused(t *testing.T, dir string) {
 	expectFailure(t, "its first line is empty", backup("--with-pki", "--age-passphrase-file", writeFile(t, ""))...)
 	expectFailure(t, "no such file", backup("--with-pki", "--age-recipient", recipient, "--cert-dir", "/nowhere")...)
 	expectFailure(t, "has no files", backup("--with-pki", "--age-recipient", recipient, "--cert-dir", t.TempDir())...)
-	expectFailure(t, "a backup that has a name", "backup", "--data-dir", dir, "--with-pki", "--age-recipient", recipient, "-")
+	expectFailure(t, "a backup that has a name", "backup", "--data-dir", dir, "--with-pki", "--age-recipient", recipient,
+		"-")
 	if _, err := os.Stat(file); err == nil {
 		t.Error("there is a backup")
 	}
@@ -589,7 +618,8 @@ func testPKIIsRefused(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, broken := range [][]byte{content[:len(content)-1], append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)} {
+	for _, broken := range [][]byte{content[:len(content)-1],
+		append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)} {
 		if err := os.WriteFile(file+bucket.KeysSuffix, broken, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -608,7 +638,8 @@ func TestBackup_PKIIsATarArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "key")
-	if err := errors.Join(os.WriteFile(elsewhere, []byte("a key"), 0o600), os.Symlink(elsewhere, filepath.Join(dir, "ca.key"))); err != nil {
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("a key"), 0o600),
+		os.Symlink(elsewhere, filepath.Join(dir, "ca.key"))); err != nil {
 		t.Fatal(err)
 	}
 	var encrypted bytes.Buffer

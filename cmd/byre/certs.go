@@ -71,7 +71,9 @@ func inspectCertificates(config pki.Config) (pki.Status, error) {
 	status, err := pki.Inspect(config.Dir, config.Kubeconfig, config.Now)
 	exists := func(c pki.CertificateStatus) bool { return !c.Missing }
 	if err == nil && !slices.ContainsFunc(slices.Concat(status.Certificates, status.CertificateAuthorities), exists) {
-		err = fmt.Errorf("there are no certificates in %s: name the directory of a server that has been started by --data-dir or --cert-dir", config.Dir)
+		err = fmt.Errorf(
+			"there are no certificates in %s: name the directory of a server that has been started by --data-dir or --cert-dir",
+			config.Dir)
 	}
 	return status, err
 }
@@ -85,7 +87,8 @@ func printCertificates(out io.Writer, status pki.Status) error {
 			fmt.Fprintf(w, "!MISSING! %s\t\t\t\t\t\t\n", c.Name)
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Name, expiry(c), residual(c), c.CAName, yesNo(c.ExternallyManaged), c.Subject, strings.Join(c.Names, ","))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Name, expiry(c), residual(c), c.CAName, yesNo(c.ExternallyManaged),
+			c.Subject, strings.Join(c.Names, ","))
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "CERTIFICATE AUTHORITY\tEXPIRES\tRESIDUAL TIME\tEXTERNALLY MANAGED")
@@ -135,7 +138,8 @@ func newCertsRenewCommand() *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.FixedCompletions(append([]string{"all"}, pki.RenewableNames()...), cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: cobra.FixedCompletions(append([]string{"all"}, pki.RenewableNames()...),
+			cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return renewCertificates(cmd.OutOrStdout(), flags.config(), args)
 		},

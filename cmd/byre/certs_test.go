@@ -76,8 +76,12 @@ func TestCerts_RenewUnderARunningServer(t *testing.T) {
 	if want := "admin.kubeconfig renewed\napiserver renewed\napiserver-kubelet-client renewed\nfront-proxy-client renewed\n"; status != 0 || out != want {
 		t.Fatalf("renew: status %d, %q, %s", status, out, errOut)
 	}
-	storetest.Eventually(t, "new connections see the renewed certificate", func() bool { return servingSerial(t, before.Host).Cmp(oldServing) != 0 })
-	storetest.Eventually(t, "the aggregated server sees the renewed certificate", func() bool { return proxied().Cmp(oldProxy) != 0 })
+	storetest.Eventually(t, "new connections see the renewed certificate", func() bool {
+		return servingSerial(t, before.Host).Cmp(oldServing) != 0
+	})
+	storetest.Eventually(t, "the aggregated server sees the renewed certificate", func() bool {
+		return proxied().Cmp(oldProxy) != 0
+	})
 	for _, line := range errorLine.FindAllString(server.log.String(), -1) {
 		t.Errorf("the renewal is an error to the server: %s", line)
 	}
@@ -106,8 +110,11 @@ func testCertificateOfAnotherKey(t *testing.T, server *serverProcess) {
 	if err := os.WriteFile(in("apiserver.key"), other, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the server logs the wrong pair", func() bool { return errorLine.MatchString(server.log.String()) })
-	if line := errorLine.FindString(server.log.String()); !strings.Contains(line, in("apiserver.crt")) || !strings.Contains(line, "private key does not match") {
+	storetest.Eventually(t, "the server logs the wrong pair", func() bool {
+		return errorLine.MatchString(server.log.String())
+	})
+	if line := errorLine.FindString(server.log.String()); !strings.Contains(line, in("apiserver.crt")) ||
+		!strings.Contains(line, "private key does not match") {
 		t.Error(line)
 	}
 	if got := servingSerial(t, server.config(t).Host); got.Cmp(old) != 0 {
@@ -172,7 +179,8 @@ func newProxiedServer(t *testing.T) *proxiedServer {
 			s.serial = r.TLS.PeerCertificates[0].SerialNumber
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"proxied.example.com/v1","resources":[]}`))
+		_, _ = w.Write(
+			[]byte(`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"proxied.example.com/v1","resources":[]}`))
 	}))
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	s.StartTLS()
@@ -198,19 +206,23 @@ func (s *proxiedServer) register(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "proxied"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}
-	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "proxied"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Services("default").Create(t.Context(), service,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	number := int32(port)
 	aggregated := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1.proxied.example.com"},
 		Spec: apiregistrationv1.APIServiceSpec{
-			Group: "proxied.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
-			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "proxied", Port: &number},
+			Group: "proxied.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
+			InsecureSkipTLSVerify: true,
+			Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "proxied", Port: &number},
 		},
 	}
-	if _, err := clientset.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(t.Context(), aggregated, metav1.CreateOptions{}); err != nil {
+	if _, err := clientset.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(t.Context(), aggregated,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -221,7 +233,8 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"renew", "all"}, {"renew", "apiserver"}} {
 		wrong := filepath.Join(dir, "wrong")
 		status, out, errOut := call(append([]string{"certs", args[0], "--data-dir", wrong}, args[1:]...)...)
-		if status != 1 || out != "" || !strings.Contains(errOut, wrong) || !strings.Contains(errOut, "name the directory of a server that has been started") {
+		if status != 1 || out != "" || !strings.Contains(errOut, wrong) ||
+			!strings.Contains(errOut, "name the directory of a server that has been started") {
 			t.Errorf("%v of a wrong directory: status %d, %q, %q", args, status, out, errOut)
 		}
 		if _, err := os.Stat(wrong); !os.IsNotExist(err) {
@@ -229,16 +242,20 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 		}
 	}
 	dir = sharedServer(t, "sqlite").dir
-	expectFailure(t, `there is no certificate "typo"`, "certs", "renew", "--data-dir", dir, "apiserver", "typo") // it renews none
+	// it renews none
+	expectFailure(t, `there is no certificate "typo"`, "certs", "renew", "--data-dir", dir, "apiserver", "typo")
 	status, out, _ := call("certs", "status", "--data-dir", dir)
 	lines := strings.Split(out, "\n")
-	if status != 0 || len(lines) != 10 || !strings.HasPrefix(lines[0], "CERTIFICATE") || !strings.Contains(lines[2], "364d") || !strings.Contains(lines[2], "localhost,kubernetes,") {
+	if status != 0 || len(lines) != 10 || !strings.HasPrefix(lines[0], "CERTIFICATE") ||
+		!strings.Contains(lines[2], "364d") || !strings.Contains(lines[2], "localhost,kubernetes,") {
 		t.Errorf("status %d\n%s", status, out)
 	}
-	if status, out, _ := call("certs", "status", "--data-dir", dir, "-o", "json"); status != 0 || !strings.Contains(out, `"name": "front-proxy-client"`) {
+	if status, out, _ := call("certs", "status", "--data-dir", dir, "-o", "json"); status != 0 ||
+		!strings.Contains(out, `"name": "front-proxy-client"`) {
 		t.Errorf("in JSON: status %d\n%s", status, out)
 	}
-	if status, _, errOut := call("certs", "status", "-o", "xml"); status != 1 || errOut != "byre: --output must be text, json or yaml, not \"xml\"\n" {
+	if status, _, errOut := call("certs", "status", "-o", "xml"); status != 1 ||
+		errOut != "byre: --output must be text, json or yaml, not \"xml\"\n" {
 		t.Errorf("in XML: status %d, %q", status, errOut)
 	}
 }
@@ -250,7 +267,8 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 	server := sharedServer(t, "sqlite")
 	dir, namespace := server.dir, server.makeNamespace(t)
 	admin := kubernetes.NewForConfigOrDie(server.config(t))
-	status, out, errOut := call("kubeconfig", "--data-dir", dir, "--user=alice", "--group=developers", "--group=staff", "--duration=1h")
+	status, out, errOut := call("kubeconfig", "--data-dir", dir, "--user=alice", "--group=developers", "--group=staff",
+		"--duration=1h")
 	if status != 0 || errOut != "" {
 		t.Fatalf("status %d, %s", status, errOut)
 	}
@@ -259,7 +277,8 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 		t.Fatal(err)
 	}
 	alice := kubernetes.NewForConfigOrDie(config)
-	review, err := alice.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), new(authenticationv1.SelfSubjectReview), metav1.CreateOptions{})
+	review, err := alice.AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		new(authenticationv1.SelfSubjectReview), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +302,8 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 		_, err := alice.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil, err
 	})
-	if err := alice.CoreV1().Pods(namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	if err := alice.CoreV1().Pods(namespace).Delete(t.Context(), "p",
+		metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("what the role does not allow: %v", err)
 	}
 }
@@ -291,15 +311,19 @@ func TestKubeconfig_IsAUserOfRBAC(t *testing.T) {
 func TestKubeconfig_WarnsAndRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if status, _, errOut := call("kubeconfig", "--user=alice", "--data-dir", dir); status != 1 || !strings.Contains(errOut, "name the directory of a server that has been started") {
+	if status, _, errOut := call("kubeconfig", "--user=alice", "--data-dir", dir); status != 1 ||
+		!strings.Contains(errOut, "name the directory of a server that has been started") {
 		t.Errorf("without a CA: status %d, %q", status, errOut)
 	}
 	dir = sharedServer(t, "sqlite").dir
-	if status, out, errOut := call("kubeconfig", "--data-dir", dir); status != 1 || out != "" || errOut != "byre: --user must not be empty\n" {
+	if status, out, errOut := call("kubeconfig", "--data-dir", dir); status != 1 || out != "" ||
+		errOut != "byre: --user must not be empty\n" {
 		t.Errorf("without a user: status %d, %q, %q", status, out, errOut)
 	}
-	status, out, errOut := call("kubeconfig", "--user=root", "--group=system:masters", "--server=https://byre.example.com", "--data-dir", dir)
-	if status != 0 || !strings.HasPrefix(errOut, "warning: the group system:masters may do everything") || !strings.Contains(out, "server: https://byre.example.com\n") {
+	status, out, errOut := call("kubeconfig", "--user=root", "--group=system:masters", "--server=https://byre.example.com",
+		"--data-dir", dir)
+	if status != 0 || !strings.HasPrefix(errOut, "warning: the group system:masters may do everything") ||
+		!strings.Contains(out, "server: https://byre.example.com\n") {
 		t.Errorf("an administrator: status %d, %q", status, errOut)
 	}
 }
@@ -322,7 +346,8 @@ func TestServe_FilesOfAnotherCA(t *testing.T) {
 	other := otherAuthority(t)
 	dir := t.TempDir()
 	server := command(t, dir, serveArgs(dir, "--client-ca-file", other.CACert,
-		"--tls-cert-file", other.ServingCert, "--tls-private-key-file", other.ServingKey, "--tls-min-version=VersionTLS13")...)
+		"--tls-cert-file", other.ServingCert, "--tls-private-key-file", other.ServingKey,
+		"--tls-min-version=VersionTLS13")...)
 	config := waitForConfig(t, server)
 	config.CAFile, config.CAData = other.CACert, nil
 	// At the first start RBAC forbids all until it has its roles.
@@ -334,7 +359,8 @@ func TestServe_FilesOfAnotherCA(t *testing.T) {
 	storetest.EventuallyDone(t, "metrics with the given certificate", func(ctx context.Context) (bool, error) {
 		status, metrics, err := get(ctx, config, "/metrics")
 		const metric = "byre_certificate_expiration_timestamp_seconds"
-		return status == http.StatusOK && strings.Contains(metrics, metric+`{name="tls-cert-file"} `) && strings.Contains(metrics, metric+`{name="ca"} `), err
+		return status == http.StatusOK && strings.Contains(metrics, metric+`{name="tls-cert-file"} `) &&
+			strings.Contains(metrics, metric+`{name="ca"} `), err
 	})
 	if log := server.log.String(); !strings.Contains(log, "name the CA of the certificate with --root-ca-file") {
 		t.Error("there is no warning that nothing verifies the certificate")
@@ -346,7 +372,8 @@ func TestServe_FilesOfAnotherCA(t *testing.T) {
 		t.Errorf("a user of the given CA gets %d %s, %v", status, body, err)
 	}
 	client.CertFile, client.KeyFile = other.FrontProxyCert, other.FrontProxyKey
-	if status, _, err := get(t.Context(), client, "/apis"); err != nil || status != http.StatusUnauthorized && status != http.StatusForbidden {
+	if status, _, err := get(t.Context(), client, "/apis"); err != nil || status != http.StatusUnauthorized &&
+		status != http.StatusForbidden {
 		t.Errorf("a user of a CA that was not given gets %d, %v", status, err)
 	}
 }
@@ -354,7 +381,8 @@ func TestServe_FilesOfAnotherCA(t *testing.T) {
 func TestServe_TokenAuthFile(t *testing.T) {
 	t.Parallel()
 	server := sharedServer(t, "sqlite")
-	for token, want := range map[string]int{sharedAdmin: http.StatusOK, sharedAlice: http.StatusForbidden, "wrong": http.StatusUnauthorized} {
+	for token, want := range map[string]int{sharedAdmin: http.StatusOK, sharedAlice: http.StatusForbidden,
+		"wrong": http.StatusUnauthorized} {
 		config := rest.AnonymousClientConfig(server.config(t))
 		config.BearerToken = token
 		status, body, err := get(t.Context(), config, "/api/v1/nodes")
@@ -373,12 +401,15 @@ func TestServe_KubeletIsRestricted(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(config)
 	namespace, node := server.makeNamespace(t), "restricted"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerful"}}
-	if _, err := admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), account,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node,
+		Groups: []string{"system:nodes", "system:authenticated"}}
 	kubelet := kubernetes.NewForConfigOrDie(config)
-	if _, err := kubelet.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+	if _, err := kubelet.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("a kubelet registers its node: %v", err)
 	}
 	pod := &corev1.Pod{
@@ -386,7 +417,8 @@ func TestServe_KubeletIsRestricted(t *testing.T) {
 		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "powerful",
 			Containers: []corev1.Container{{Name: "c", Image: "i:1"}}},
 	}
-	if _, err := kubelet.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := kubelet.CoreV1().Pods(namespace).Create(t.Context(), pod,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet creates a Pod with a service account: %v", err)
 	}
 }
@@ -397,7 +429,8 @@ func TestServe_KubeletClientMayUseKubelets(t *testing.T) {
 	t.Parallel()
 	server := sharedServer(t, "sqlite")
 	config := rest.AnonymousClientConfig(server.config(t))
-	config.CertFile, config.KeyFile = filepath.Join(server.dir, "pki", "apiserver-kubelet-client.crt"), filepath.Join(server.dir, "pki", "apiserver-kubelet-client.key")
+	config.CertFile, config.KeyFile = filepath.Join(server.dir, "pki", "apiserver-kubelet-client.crt"),
+		filepath.Join(server.dir, "pki", "apiserver-kubelet-client.key")
 	reviews := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectAccessReviews()
 	for _, test := range []struct {
 		verb, resource, subresource string
@@ -407,7 +440,8 @@ func TestServe_KubeletClientMayUseKubelets(t *testing.T) {
 		{"get", "secrets", "", false}, {"create", "pods", "", false},
 	} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: test.verb, Resource: test.resource, Subresource: test.subresource},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: test.verb, Resource: test.resource,
+				Subresource: test.subresource},
 		}}
 		review, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
 		if err != nil || review.Status.Allowed != test.want {
@@ -435,7 +469,8 @@ func TestTrust_ReplicaWithOtherKeysIsRefused(t *testing.T) {
 	expectRefusedKeys(t, t.TempDir(), "--endpoint", sharedServer(t, "postgres").endpoint)
 }
 
-// TestTrust_FollowsARotationByReloads: a CA is replaced in steps while the server runs, and then the server starts again.
+// TestTrust_FollowsARotationByReloads: a CA is replaced in steps while the server runs, and then the server starts
+// again.
 func TestTrust_FollowsARotationByReloads(t *testing.T) {
 	t.Parallel()
 	newCA := func(name string) []byte {
@@ -451,7 +486,8 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 	}
 	before, after := newCA("before"), newCA("after")
 	dir, file := t.TempDir(), writeFile(t, string(before))
-	server := startServer(t, dir, "--client-ca-file", file, "--requestheader-client-ca-file", file, "--requestheader-allowed-names=front")
+	server := startServer(t, dir, "--client-ca-file", file, "--requestheader-client-ca-file", file,
+		"--requestheader-allowed-names=front")
 	if log := server.log.String(); !strings.Contains(log, "by --proxy-client-cert-file") {
 		t.Errorf("no warning that the server's own front proxy is not trusted: %s", log)
 	}
@@ -468,7 +504,9 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 		}
 		storetest.EventuallyDone(t, "the keys are recorded", func(ctx context.Context) (bool, error) {
 			var recorded int
-			err := database.QueryRowContext(ctx, `SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(&recorded)
+			err := database.QueryRowContext(ctx,
+				`SELECT json_array_length(value, '$.clientCAs') FROM objects WHERE resource = 'trusts' AND name = 'trust'`).Scan(
+				&recorded)
 			return recorded == count, err
 		})
 		expectPublished(t, server, string(after))
@@ -481,10 +519,12 @@ func TestTrust_FollowsARotationByReloads(t *testing.T) {
 func expectPublished(t *testing.T, server *serverProcess, ca string) {
 	t.Helper()
 	maps := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("kube-system")
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		published, err := maps.Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
-		return err == nil && strings.Contains(published.Data["client-ca-file"], ca) && strings.Contains(published.Data["requestheader-client-ca-file"], ca), nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			published, err := maps.Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+			return err == nil && strings.Contains(published.Data["client-ca-file"], ca) &&
+				strings.Contains(published.Data["requestheader-client-ca-file"], ca), nil
+		})
 	if err != nil {
 		t.Errorf("the CA is not published: %v", err)
 	}
@@ -497,7 +537,10 @@ func expectRefusedKeys(t *testing.T, dir string, args ...string) {
 	status := p.wait(t)
 	lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
 	said := lines[len(lines)-1]
-	if status != 1 || !strings.HasPrefix(said, "byre: there is no "+filepath.Join(dir, "pki", "ca.crt")+", and the database was served with the key sha256:") || !strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
+	if status != 1 ||
+		!strings.HasPrefix(said,
+			"byre: there is no "+filepath.Join(dir, "pki", "ca.crt")+", and the database was served with the key sha256:") ||
+		!strings.Contains(said, filepath.Join(dir, "pki")) || !strings.Contains(said, "--accept-new-keys") {
 		t.Errorf("status %d, %s", status, said)
 	}
 	if made, _ := filepath.Glob(filepath.Join(dir, "pki", "*")); len(made) > 0 {
@@ -528,16 +571,20 @@ func TestOwnFiles_AServingPairOfAnotherCA(t *testing.T) {
 		expectSameFile(t, from, filepath.Join(own, name))
 	}
 	expectRootCA(t, server, other.CACert)
-	if status, out, _ := call("certs", "status", "--data-dir", dir); status != 0 || !externallyManaged(out, "apiserver ") || externallyManaged(out, "front-proxy-client ") {
+	if status, out, _ := call("certs", "status", "--data-dir", dir); status != 0 ||
+		!externallyManaged(out, "apiserver ") || externallyManaged(out, "front-proxy-client ") {
 		t.Errorf("certs status: %d\n%s", status, out)
 	}
-	if status, out, errOut := call("certs", "renew", "all", "--data-dir", dir); status != 0 || !strings.Contains(out, "apiserver not renewed: it is externally managed\n") || !strings.Contains(out, "front-proxy-client renewed\n") {
+	if status, out, errOut := call("certs", "renew", "all", "--data-dir", dir); status != 0 ||
+		!strings.Contains(out, "apiserver not renewed: it is externally managed\n") ||
+		!strings.Contains(out, "front-proxy-client renewed\n") {
 		t.Errorf("certs renew: %d, %q, %q", status, out, errOut)
 	}
 	if _, out, errOut := call("status", "--data-dir", dir); !strings.Contains(out, ", ready,") {
 		t.Errorf("status: %q, %q", out, errOut)
 	}
-	if log := server.log.String(); !strings.Contains(log, `byre did not issue and does not renew" directory="`+own+`" files=["apiserver.crt"]`) {
+	if log := server.log.String(); !strings.Contains(log,
+		`byre did not issue and does not renew" directory="`+own+`" files=["apiserver.crt"]`) {
 		t.Error("the log does not say that the certificate is another's")
 	}
 }
@@ -602,7 +649,8 @@ func TestOwnFiles_AStartThatFailsRecordsNoKeys(t *testing.T) {
 			replaceFile(t, file, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
 			first := t.TempDir()
 			// The log can't be made, which is found after the database was opened.
-			p := command(t, first, serveArgs(first, append(flags, "--audit-policy-file", file, "--audit-log-path", filepath.Join(file, "log"))...)...)
+			p := command(t, first,
+				serveArgs(first, append(flags, "--audit-policy-file", file, "--audit-log-path", filepath.Join(file, "log"))...)...)
 			if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), "--audit-log-path") {
 				t.Fatalf("status %d, %s", status, p.log)
 			}
@@ -715,8 +763,10 @@ func TestEncoding_AFeatureGateThatIsTurnedOn(t *testing.T) {
 func TestEncoding_AnEmptyAllocatable(t *testing.T) {
 	t.Parallel()
 	client := kubernetes.NewForConfigOrDie(sharedServer(t, "sqlite").config(t))
-	body := []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"empty-allocatable"},"status":{"capacity":{"cpu":"4"},"allocatable":{}}}`)
-	answer, err := client.CoreV1().RESTClient().Post().AbsPath("/api/v1/nodes").SetHeader("Content-Type", "application/json").Body(body).DoRaw(t.Context())
+	body := []byte(
+		`{"apiVersion":"v1","kind":"Node","metadata":{"name":"empty-allocatable"},"status":{"capacity":{"cpu":"4"},"allocatable":{}}}`)
+	answer, err := client.CoreV1().RESTClient().Post().AbsPath("/api/v1/nodes").SetHeader("Content-Type",
+		"application/json").Body(body).DoRaw(t.Context())
 	if err != nil || !strings.Contains(string(answer), `"allocatable":{"cpu":"4"}`) {
 		t.Errorf("the answer of the create is %s, %v", answer, err)
 	}
@@ -760,7 +810,8 @@ func TestExternalSigner_SignsTokens(t *testing.T) {
 	awaitAccount(t, client, "default")
 	hour := int64(3600)
 	request, err := client.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hour}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hour}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -786,7 +837,8 @@ func TestExternalSigner_SignsTokens(t *testing.T) {
 	if status, body, err := get(t.Context(), config, "/api"); err != nil || status != http.StatusOK {
 		t.Errorf("the token is answered with %d %s, %v", status, body, err)
 	}
-	if status, body := server.mustGet(t, "/openid/v1/jwks"); status != http.StatusOK || !strings.Contains(body, signer.SigningKeyID) {
+	if status, body := server.mustGet(t, "/openid/v1/jwks"); status != http.StatusOK ||
+		!strings.Contains(body, signer.SigningKeyID) {
 		t.Errorf("the published keys: %d %s", status, body)
 	}
 }

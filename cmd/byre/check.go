@@ -68,7 +68,8 @@ func newCheckCommand() *cobra.Command {
 	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&store.EncryptionConfig, "encryption-provider-config", "",
 		"The server's EncryptionConfiguration, to decrypt all values.")
-	cmd.Flags().BoolVar(&repair, "repair", false, "Compact the history up to missing revisions. byre must not be running on a SQLite file.")
+	cmd.Flags().BoolVar(&repair, "repair", false,
+		"Compact the history up to missing revisions. byre must not be running on a SQLite file.")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json.")
 	return cmd
 }
@@ -87,7 +88,9 @@ func newOpener(ctx context.Context, config string) (status.OpenForCheck, error) 
 	return transfer.NewOpener(ctx, transformers)
 }
 
-func check(cmd *cobra.Command, p *progress, endpoint string, open status.OpenForCheck, repair bool, output string) error {
+func check(
+	cmd *cobra.Command, p *progress, endpoint string, open status.OpenForCheck, repair bool, output string,
+) error {
 	ctx := cmd.Context()
 	defer p.end()
 	if err := checkSource(endpoint); err != nil {
@@ -122,13 +125,15 @@ func check(cmd *cobra.Command, p *progress, endpoint string, open status.OpenFor
 		if err := compactUpTo(ctx, endpoint, result.MissingUpTo); err != nil {
 			return fmt.Errorf("repair: %w", err)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "repaired: the history is compacted up to revision %d; check again\n", result.MissingUpTo)
+		fmt.Fprintf(cmd.ErrOrStderr(), "repaired: the history is compacted up to revision %d; check again\n",
+			result.MissingUpTo)
 	}
 	switch n := result.FindingCount; {
 	case err != nil:
 		return fmt.Errorf("the check did not reach the end: %w", err)
 	case n > 0:
-		return &statusError{fmt.Errorf("%d findings: keep a copy of the database, and restore a backup; without one, \"byre backup --skip-damaged\" saves what can be read", n), statusDamaged}
+		return &statusError{fmt.Errorf(
+			"%d findings: keep a copy of the database, and restore a backup; without one, \"byre backup --skip-damaged\" saves what can be read", n), statusDamaged}
 	}
 	return nil
 }
@@ -151,7 +156,8 @@ func showResult(cmd *cobra.Command, result status.CheckResult, readErr error, ou
 		if !result.LastChange.IsZero() {
 			last = result.LastChange.UTC().Format(time.RFC3339)
 		}
-		_, err := fmt.Fprintf(out, "checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings; the last change: %s\n",
+		_, err := fmt.Fprintf(out,
+			"checked %d objects and %d changes at revision %d, %d values encrypted, %d of them decrypted: %d findings; the last change: %s\n",
 			result.Objects, result.Changes, result.Revision, result.Encrypted, result.Decrypted, result.FindingCount, last)
 		return err
 	})

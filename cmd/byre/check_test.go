@@ -105,12 +105,14 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	if status != statusDamaged {
 		t.Errorf("exit status %d", status)
 	}
-	if status, out := check("--repair"); status != statusDamaged || !strings.Contains(out, "repaired: the history is compacted up to revision 5") {
+	if status, out := check("--repair"); status != statusDamaged ||
+		!strings.Contains(out, "repaired: the history is compacted up to revision 5") {
 		t.Errorf("repair: %d %s", status, out)
 	}
 	status, out = check("-o", "json")
 	var result integrity.CheckResult
-	if err := json.Unmarshal([]byte(out[:strings.LastIndex(out, "}")+1]), &result); err != nil || status != statusDamaged || result.MissingUpTo != 0 || len(result.Findings) == 0 {
+	if err := json.Unmarshal([]byte(out[:strings.LastIndex(out, "}")+1]), &result); err != nil ||
+		status != statusDamaged || result.MissingUpTo != 0 || len(result.Findings) == 0 {
 		t.Errorf("after the repair: %d %v %s", status, err, out)
 	}
 	if status, out := check("-o", "yaml"); status != 1 || !strings.Contains(out, "must be text or json") {
@@ -151,11 +153,13 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	kube := kubernetes.NewForConfigOrDie(rest)
 	defineWidgets(t, dynamic.NewForConfigOrDie(rest))
 	for _, name := range []string{"a", "b"} {
-		if _, err := kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := kube.CoreV1().Secrets("default").Create(t.Context(),
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := kube.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "builder"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := kube.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "builder"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	service := &corev1.Service{
@@ -170,7 +174,8 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	}
 	check := func(args ...string) (int, integrity.CheckResult) {
 		t.Helper()
-		p := command(t, dir, append([]string{"check", "--data-dir", dir, "-o", "json"}, args...)...) // it replaces its process's logger
+		// it replaces its process's logger
+		p := command(t, dir, append([]string{"check", "--data-dir", dir, "-o", "json"}, args...)...)
 		status := p.wait(t)
 		var result integrity.CheckResult
 		// What it writes to standard error, that there are findings, follows the result.
@@ -187,7 +192,8 @@ func TestCheck_DecryptsValues(t *testing.T) {
 		t.Errorf("with the keys: %d %+v", status, r)
 	}
 	if status, r := check(config("key2", "0123456789abcdef")); status != statusDamaged || r.Decrypted != 0 ||
-		!strings.Contains(fmt.Sprint(r.Findings), "objects: secrets default/a: its value does not decrypt: no matching key was found") {
+		!strings.Contains(fmt.Sprint(r.Findings),
+			"objects: secrets default/a: its value does not decrypt: no matching key was found") {
 		t.Errorf("with a key of another name: %d %.2000s", status, fmt.Sprint(r))
 	}
 	if status, r := check(config("key1", "fedcba9876543210")); status != statusDamaged || r.Decrypted != 0 {
@@ -236,14 +242,17 @@ func TestCheck_DecryptsValues(t *testing.T) {
 func damageFile(t *testing.T, path string, before storetest.Rows) (lost map[sqlstore.Key]bool, lastLost int64) {
 	t.Helper()
 	changed, inHistory := before.Objects[len(before.Objects)-1], before.Changes[len(before.Changes)/2]
-	tool(t, "sqlite3", path, "UPDATE current_objects SET who = who || 'x' WHERE created_revision = "+strconv.FormatInt(changed.Created, 10)+
-		"; UPDATE undo_log SET who = who || 'x' WHERE revision = "+strconv.FormatInt(inHistory.Revision, 10)+"; PRAGMA wal_checkpoint(TRUNCATE)")
+	tool(t, "sqlite3", path,
+		"UPDATE current_objects SET who = who || 'x' WHERE created_revision = "+strconv.FormatInt(changed.Created, 10)+
+			"; UPDATE undo_log SET who = who || 'x' WHERE revision = "+strconv.FormatInt(inHistory.Revision, 10)+
+			"; PRAGMA wal_checkpoint(TRUNCATE)")
 	file, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range []string{"current_objects", "undo_log"} {
-		leaves := strings.Fields(tool(t, "sqlite3", "-readonly", path, "SELECT pageno FROM dbstat WHERE name = '"+table+"' AND pagetype = 'leaf' ORDER BY path"))
+		leaves := strings.Fields(tool(t, "sqlite3", "-readonly", path,
+			"SELECT pageno FROM dbstat WHERE name = '"+table+"' AND pagetype = 'leaf' ORDER BY path"))
 		page, err := strconv.Atoi(leaves[1])
 		if err != nil {
 			t.Fatal(err)
@@ -280,8 +289,10 @@ func damageFile(t *testing.T, path string, before storetest.Rows) (lost map[sqls
 			lastLost = max(lastLost, row.Revision)
 		}
 	}
-	if !lost[changed.Key] || len(lost) < 2 || len(lost) > len(before.Objects)/2 || lastLost < inHistory.Revision || len(read) < len(before.Changes)/2 {
-		t.Fatalf("%d of %d objects are lost, and %d of %d changes are read", len(lost), len(before.Objects), len(read), len(before.Changes))
+	if !lost[changed.Key] || len(lost) < 2 || len(lost) > len(before.Objects)/2 || lastLost < inHistory.Revision ||
+		len(read) < len(before.Changes)/2 {
+		t.Fatalf("%d of %d objects are lost, and %d of %d changes are read", len(lost), len(before.Objects), len(read),
+			len(before.Changes))
 	}
 	return lost, lastLost
 }
@@ -296,7 +307,8 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 	lost, lastLost := damageFile(t, strings.TrimPrefix(database, "sqlite://"), before)
 
 	status, out, errOut := call("check", "--endpoint", database)
-	if status != statusDamaged || !strings.Contains(out, "checked ") || !strings.Contains(errOut, " findings: keep a copy of the database") {
+	if status != statusDamaged || !strings.Contains(out, "checked ") ||
+		!strings.Contains(errOut, " findings: keep a copy of the database") {
 		t.Errorf("check: %d %s %s", status, out, errOut)
 	}
 	for key := range lost {
@@ -309,13 +321,15 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 		t.Errorf("the check takes damaged rows for missing ones: %s", out)
 	}
 
-	if status, _, errOut := call("check", "--endpoint", database, "--repair"); status != statusDamaged || strings.Contains(errOut, "repaired") {
+	if status, _, errOut := call("check", "--endpoint", database, "--repair"); status != statusDamaged ||
+		strings.Contains(errOut, "repaired") {
 		t.Errorf("repair: %d %s", status, errOut)
 	}
 	file := filepath.Join(t.TempDir(), "byre.zst")
 	expectFailure(t, `"byre backup --skip-damaged" saves what can be read`, "backup", "--endpoint", database, file)
 	status, out, errOut = call("backup", "--endpoint", database, "--skip-damaged", file)
-	if status != statusDamaged || !strings.Contains(out, "\nsha256 ") || !strings.Contains(errOut, " damaged parts of the database are not in the backup") {
+	if status != statusDamaged || !strings.Contains(out, "\nsha256 ") ||
+		!strings.Contains(errOut, " damaged parts of the database are not in the backup") {
 		t.Errorf("backup: %d %s %s", status, out, errOut)
 	}
 	for key := range lost {
@@ -347,10 +361,12 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 		}
 	}
 	// The history after the damage is there.
-	succeed(t, "restore", "--endpoint", "sqlite://"+filepath.Join(t.TempDir(), "byre.db"), "--at", strconv.FormatInt(max(lastLost, before.Compacted), 10), file)
+	succeed(t, "restore", "--endpoint", "sqlite://"+filepath.Join(t.TempDir(), "byre.db"), "--at",
+		strconv.FormatInt(max(lastLost, before.Compacted), 10), file)
 
 	sound := sqliteWith(t, before)
-	if _, errOut := succeed(t, "backup", "--endpoint", sound, "--skip-damaged", filepath.Join(t.TempDir(), "byre.zst")); errOut != "" {
+	if _, errOut := succeed(t, "backup", "--endpoint", sound, "--skip-damaged",
+		filepath.Join(t.TempDir(), "byre.zst")); errOut != "" {
 		t.Errorf("of a sound database: %s", errOut)
 	}
 }

@@ -110,10 +110,12 @@ WHERE locktype = 'advisory' AND mode = 'ShareLock' AND database = (SELECT oid FR
 
 func TestVersion_IsPrinted(t *testing.T) {
 	number := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+`) // in a build without Git too
-	if status, out, _ := call("version"); status != 0 || !number.MatchString(strings.TrimPrefix(out, "byre ")) || !strings.Contains(out, "Kubernetes API v1.37.") {
+	if status, out, _ := call("version"); status != 0 || !number.MatchString(strings.TrimPrefix(out, "byre ")) ||
+		!strings.Contains(out, "Kubernetes API v1.37.") {
 		t.Errorf("version: status %d, %q", status, out)
 	}
-	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 || !strings.Contains(out, "Kubernetes API v1.37.") {
+	if status, out, _ := call("serve", "--data-dir=/nowhere", "--version"); status != 0 ||
+		!strings.Contains(out, "Kubernetes API v1.37.") {
 		t.Errorf("serve --version: status %d, %q", status, out)
 	}
 	latest, err := migrations.Latest(migrations.SQLite)
@@ -126,7 +128,8 @@ func TestVersion_IsPrinted(t *testing.T) {
 	} {
 		var info versionInfo
 		_, out, _ := call("version", "--output="+format)
-		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "37" || !strings.HasPrefix(info.GitVersion, "v1.37.") ||
+		if err := decode([]byte(out), &info); err != nil || info.Major != "1" || info.Minor != "37" ||
+			!strings.HasPrefix(info.GitVersion, "v1.37.") ||
 			!number.MatchString(info.ByreVersion) || info.SchemaVersions.SQLite != latest {
 			t.Errorf("version as %s is %q: %v", format, out, err)
 		}
@@ -142,7 +145,8 @@ func TestCommand_UnknownIsAnError(t *testing.T) {
 		{"serv", "byre: unknown command \"serv\" for \"byre\": did you mean serve?\n"},
 		{"frobnicate", "byre: unknown command \"frobnicate\" for \"byre\": see \"byre --help\"\n"},
 		{"migrate ups", "byre: unknown command \"ups\" for \"byre migrate\": did you mean up?\n"},
-		{"migrate --endpoint=sqlite:x.db statu", "byre: unknown command \"statu\" for \"byre migrate\": did you mean status?\n"},
+		{"migrate --endpoint=sqlite:x.db statu",
+			"byre: unknown command \"statu\" for \"byre migrate\": did you mean status?\n"},
 		{"serve now", "byre: unknown command \"now\" for \"byre serve\"\n"},
 	} {
 		if status, out, errOut := call(strings.Fields(test.args)...); status != 1 || out != "" || errOut != test.want {
@@ -171,7 +175,8 @@ func TestCommand_Help(t *testing.T) {
 	}
 	for _, section := range []string{
 		"Store flags:", "Generic flags:", "Secure serving flags:", "Authentication flags:", "Authorization flags:",
-		"Admission flags:", "Auditing flags:", "Features flags:", "Controllers flags:", "Metrics flags:", "Logs flags:", "Misc flags:",
+		"Admission flags:", "Auditing flags:", "Features flags:", "Controllers flags:", "Metrics flags:", "Logs flags:",
+		"Misc flags:",
 	} {
 		if !strings.Contains(out, "\n"+section+"\n") {
 			t.Errorf("help has no section %q", section)
@@ -180,7 +185,8 @@ func TestCommand_Help(t *testing.T) {
 	if strings.Contains(out, "etcd") {
 		t.Error("help shows flags that are refused")
 	}
-	if status, out, _ := call("--help"); status != 0 || !strings.Contains(out, "serve") || !strings.Contains(out, "migrate") {
+	if status, out, _ := call("--help"); status != 0 || !strings.Contains(out, "serve") ||
+		!strings.Contains(out, "migrate") {
 		t.Errorf("help of the program: status %d, %q", status, out)
 	}
 }
@@ -243,8 +249,8 @@ func TestMan_HasAPageOfEachCommand(t *testing.T) {
 	}
 }
 
-// TestCommandLine_ReadsTheConfigurationStrictly: a misspelt key means another data directory than the one that its writer
-// had in mind, so each command refuses it.
+// TestCommandLine_ReadsTheConfigurationStrictly: a misspelt key means another data directory than the one that its
+// writer had in mind, so each command refuses it.
 func TestCommandLine_ReadsTheConfigurationStrictly(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -252,7 +258,8 @@ func TestCommandLine_ReadsTheConfigurationStrictly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"serve"}, {"config"}, {"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "b.zst")}, {"compact"}, {"migrate", "status"}, {"certs", "status"},
+		{"serve"}, {"config"}, {"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "b.zst")}, {"compact"},
+		{"migrate", "status"}, {"certs", "status"},
 	} {
 		status, out, errOut := call(append(args, "--config", path)...)
 		if status == 0 || !strings.Contains(errOut, "line 1: data-dri is not a flag of byre serve") || out != "" {
@@ -290,7 +297,8 @@ func TestCommandLine_SaysWhichDataDirectory(t *testing.T) {
 func TestCommandLine_TakesAStatementWithAComment(t *testing.T) {
 	t.Parallel()
 	for _, statement := range []string{"-- which Pods\nSELECT name FROM pods", "--  which"} {
-		for _, args := range [][]string{{"sql", statement}, {"sql", "-o", "csv", statement}, {"sql", "--kubeconfig=/nowhere", statement}} {
+		for _, args := range [][]string{{"sql", statement}, {"sql", "-o", "csv", statement},
+			{"sql", "--kubeconfig=/nowhere", statement}} {
 			_, _, errOut := call(append(args, "--kubeconfig", "/nowhere")...)
 			if !strings.Contains(errOut, "/nowhere") {
 				t.Errorf("%q: %s", args, errOut)
@@ -319,10 +327,12 @@ func TestCommandLine_NamesWhatPeopleTry(t *testing.T) {
 			t.Errorf("%q: %d, %q, %q", args, status, out.String(), errOut.String())
 		}
 	}
-	if _, _, errOut := call("kubeconfig", "alice", "--data-dir", t.TempDir()); strings.Contains(errOut, "unknown") || strings.Contains(errOut, "--user") {
+	if _, _, errOut := call("kubeconfig", "alice", "--data-dir", t.TempDir()); strings.Contains(errOut, "unknown") ||
+		strings.Contains(errOut, "--user") {
 		t.Error(errOut)
 	}
-	if _, _, errOut := call("kubeconfig", "alice", "--user", "bob", "--data-dir", t.TempDir()); !strings.Contains(errOut, "name the user once") {
+	if _, _, errOut := call("kubeconfig", "alice", "--user", "bob", "--data-dir", t.TempDir()); !strings.Contains(errOut,
+		"name the user once") {
 		t.Error(errOut)
 	}
 }
@@ -333,7 +343,8 @@ func TestMessages_NameTheFileAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	missing, garbage, foreign, backup, snapshot := in("missing.db"), in("garbage"), in("foreign.db"), in("backup.zst"), in("etcd.db")
+	missing, garbage, foreign, backup, snapshot := in("missing.db"), in("garbage"), in("foreign.db"), in("backup.zst"),
+		in("etcd.db")
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("garbage ", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +368,8 @@ func TestMessages_NameTheFileAndTheRemedy(t *testing.T) {
 		with := func(path string) []string { return append(read, "sqlite://"+path) }
 		expectFailure(t, noDatabase+missing+": name its directory with --data-dir", with(missing)...)
 		expectFailure(t, garbage+": not a byre database: name a database that ", with(garbage)...)
-		expectFailure(t, foreign+" is another program's SQLite database: use \"byre import kine sqlite://"+foreign, with(foreign)...)
+		expectFailure(t, foreign+" is another program's SQLite database: use \"byre import kine sqlite://"+foreign,
+			with(foreign)...)
 		expectFailure(t, backup+" is a compressed file, as backups of byre are: use \"byre restore "+backup, with(backup)...)
 		expectFailure(t, snapshot+" is a snapshot of etcd: use \"byre import etcd "+snapshot, with(snapshot)...)
 	}
@@ -389,7 +401,8 @@ func TestMessages_RefuseToLoadNothing(t *testing.T) {
 	startServer(t, in("data"), "--controllers=").stop(t)
 	succeed(t, "export", "etcd", in("etcd.db"), "--data-dir", in("data"), "--etcd-prefix", "/one/two")
 	empty := in("empty.zst")
-	succeed(t, "backup", "--endpoint", sqliteWith(t, storetest.Rows{Header: sqlstore.Header{Epoch: "e", Time: time.Now()}}), empty)
+	succeed(t, "backup", "--endpoint",
+		sqliteWith(t, storetest.Rows{Header: sqlstore.Header{Epoch: "e", Time: time.Now()}}), empty)
 	for name, endpoint := range emptyDatabases(t) {
 		for want, args := range map[string][]string{
 			"there are no objects at revision 0, where the history reaches from revision 0 to 0: nothing was restored":          {"restore", empty},
@@ -402,7 +415,8 @@ func TestMessages_RefuseToLoadNothing(t *testing.T) {
 				t.Errorf("%s was made", path)
 			}
 		}
-		if out, _ := succeed(t, "import", "etcd", in("etcd.db"), "--etcd-prefix", "/one/two", "--endpoint", endpoint); !strings.Contains(out, "imported and verified") {
+		if out, _ := succeed(t, "import", "etcd", in("etcd.db"), "--etcd-prefix", "/one/two", "--endpoint",
+			endpoint); !strings.Contains(out, "imported and verified") {
 			t.Errorf("%s: the right try says %s", name, out)
 		}
 	}
@@ -414,12 +428,14 @@ func TestMessages_OfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
 	for _, read := range [][]string{
-		{"backup", filepath.Join(t.TempDir(), "out"), "--endpoint"}, {"check", "--endpoint"}, {"status", "--data-dir", t.TempDir(), "--endpoint"},
+		{"backup", filepath.Join(t.TempDir(), "out"), "--endpoint"}, {"check", "--endpoint"},
+		{"status", "--data-dir", t.TempDir(), "--endpoint"},
 	} {
 		expectFailure(t, "it has no tables of byre: name the database that ", append(read, dsn)...)
 	}
 	nobody := strings.Replace(dsn, "//byre@", "//nobody@", 1)
-	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN), or let it log in`, "check", "--endpoint", nobody)
+	expectFailure(t, `role "nobody" does not exist: create it (CREATE ROLE "nobody" LOGIN), or let it log in`, "check",
+		"--endpoint", nobody)
 }
 
 // A server refuses a malformed file with its path and its flag.
@@ -432,7 +448,8 @@ func TestMessages_OfConfigurationFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, flag := range []string{
 		"config", "encryption-provider-config", "audit-policy-file", "authentication-config", "authorization-config",
-		"admission-control-config-file", "tracing-config-file", "egress-selector-config-file", "client-ca-file", "tls-cert-file",
+		"admission-control-config-file", "tracing-config-file", "egress-selector-config-file", "client-ca-file",
+		"tls-cert-file",
 	} {
 		args := []string{"serve", "--data-dir", dir, "--secure-port=0", "--" + flag, garbage}
 		if flag == "tls-cert-file" {
@@ -442,7 +459,8 @@ func TestMessages_OfConfigurationFiles(t *testing.T) {
 		status := p.wait(t)
 		lines := strings.Split(strings.TrimSpace(p.log.String()), "\n")
 		last := lines[len(lines)-1]
-		if status != 1 || !strings.HasPrefix(last, "byre: ") || !strings.Contains(last, garbage) || strings.Contains(last, "Go value") {
+		if status != 1 || !strings.HasPrefix(last, "byre: ") || !strings.Contains(last, garbage) ||
+			strings.Contains(last, "Go value") {
 			t.Errorf("--%s: status %d, %s", flag, status, last)
 		}
 	}
@@ -479,14 +497,16 @@ func TestMessages_EveryDurationTakesDays(t *testing.T) {
 func TestMessages_DurationsTakeDays(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
-		"retention=2d": "retention: 48h0m0s", "event-ttl=1w1h": "event-ttl: 169h0m0s", "audit-log-batch-max-wait=1d": "audit-log-batch-max-wait: 24h0m0s",
-		"retention=90m": "retention: 1h30m0s",
+		"retention=2d": "retention: 48h0m0s", "event-ttl=1w1h": "event-ttl: 169h0m0s",
+		"audit-log-batch-max-wait=1d": "audit-log-batch-max-wait: 24h0m0s",
+		"retention=90m":               "retention: 1h30m0s",
 	} {
 		if out, _ := succeed(t, "config", "--"+flag); !strings.Contains(out, want) {
 			t.Errorf("--%s: no %s", flag, want)
 		}
 	}
-	for _, args := range [][]string{{"config", "--retention=2x"}, {"compact", "--keep=2x"}, {"kubeconfig", "--user=x", "--duration=2x"}} {
+	for _, args := range [][]string{{"config", "--retention=2x"}, {"compact", "--keep=2x"},
+		{"kubeconfig", "--user=x", "--duration=2x"}} {
 		expectFailure(t, `"2x" is not a time such as 90d, 12h, 5m or 1h30m`, args...)
 	}
 }

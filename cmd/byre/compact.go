@@ -58,8 +58,10 @@ func newCompactCommand() *cobra.Command {
 	}
 	store.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&certDir, "cert-dir", "", "Directory of the certificates. If not set, pki below --data-dir.")
-	cmd.Flags().DurationVar(&keep, "keep", keep, "How long history is kept, such as 10m or 2d; 0 deletes all. With the name of a --resource the default is 0.")
-	cmd.Flags().StringVar(&resource, "resource", "", "Delete the history of this resource only, such as secrets or deployments.apps, also if it is kept for longer than that of others; * means all.")
+	cmd.Flags().DurationVar(&keep, "keep", keep,
+		"How long history is kept, such as 10m or 2d; 0 deletes all. With the name of a --resource the default is 0.")
+	cmd.Flags().StringVar(&resource, "resource", "",
+		"Delete the history of this resource only, such as secrets or deployments.apps, also if it is kept for longer than that of others; * means all.")
 	return cmd
 }
 
@@ -224,7 +226,8 @@ func (c *compaction) line(took time.Duration) string {
 	}
 	total := max(c.first.Older, c.deleted)
 	return fmt.Sprintf("deleting history %s%d changes left, %.0f a second, %s free in the file",
-		progressBar(c.deleted, total), total-c.deleted, float64(c.deleted)/max(took.Seconds(), 1), bytesText(c.last.SizeBytes-c.last.UsedBytes))
+		progressBar(c.deleted, total), total-c.deleted, float64(c.deleted)/max(took.Seconds(), 1),
+		bytesText(c.last.SizeBytes-c.last.UsedBytes))
 }
 
 // print prints the result, and how to return what the file keeps.
@@ -243,7 +246,8 @@ func (c *compaction) print() error {
 		result, bytesText(r.SizeBytes), bytesText(max(0, c.first.BeforeBytes-r.SizeBytes)))
 	if !r.Done {
 		_, err = fmt.Fprintf(c.out, "the file keeps %s for what is written next, "+
-			"and the server returns it little by little: stop it and run \"byre compact\" again to return it at once\n", bytesText(r.SizeBytes-r.UsedBytes))
+			"and the server returns it little by little: stop it and run \"byre compact\" again to return it at once\n",
+			bytesText(r.SizeBytes-r.UsedBytes))
 	}
 	return err
 }

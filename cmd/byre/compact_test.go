@@ -32,7 +32,8 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 		dir := t.TempDir()
 		server := startServer(t, dir, append([]string{"--controllers="}, flags...)...)
 		kube := kubernetes.NewForConfigOrDie(server.config(t))
-		made, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		made, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +41,8 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 		if !strings.Contains(out, "all younger than --keep 1h0m0s: --keep 0 deletes them too") {
 			t.Errorf("compact of a young history: %s", out)
 		}
-		resume := metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+		resume := metav1.ListOptions{ResourceVersion: made.ResourceVersion,
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact}
 		if _, err := kube.CoreV1().ConfigMaps("default").List(t.Context(), resume); err != nil {
 			t.Errorf("what is younger than --keep is gone: %v", err)
 		}
@@ -62,10 +64,12 @@ func TestCompact_WithAndWithoutAServer(t *testing.T) {
 		if len(flags) > 0 {
 			endpoint = flags[1]
 		}
-		if out, _ := succeed(t, "compact", "--endpoint", endpoint, "--keep=0s"); !strings.HasPrefix(out, "compacted up to revision ") {
+		if out, _ := succeed(t, "compact", "--endpoint", endpoint, "--keep=0s"); !strings.HasPrefix(out,
+			"compacted up to revision ") {
 			t.Errorf("compact says %q", out)
 		}
-		if s := readJSONStatus(t, "status", "--data-dir", t.TempDir(), "--endpoint", endpoint); s.Database.CompactedRevision == 0 || s.Database.CompactedRevision != s.Database.Revision {
+		if s := readJSONStatus(t, "status", "--data-dir", t.TempDir(), "--endpoint",
+			endpoint); s.Database.CompactedRevision == 0 || s.Database.CompactedRevision != s.Database.Revision {
 			t.Errorf("afterwards %+v", s.Database)
 		}
 	})
@@ -83,7 +87,8 @@ func TestCompact_LeavesThePastOfOtherResources(t *testing.T) {
 		}
 		server := startServer(t, dir, append([]string{"--controllers="}, flags...)...)
 		kube := kubernetes.NewForConfigOrDie(server.config(t))
-		made, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		made, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +99,8 @@ func TestCompact_LeavesThePastOfOtherResources(t *testing.T) {
 		}
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 		for range 3 {
-			if lease, err = kube.CoordinationV1().Leases("default").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+			if lease, err = kube.CoordinationV1().Leases("default").Create(t.Context(), lease,
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := kube.CoordinationV1().Leases("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -107,14 +113,16 @@ func TestCompact_LeavesThePastOfOtherResources(t *testing.T) {
 		server = startServer(t, dir, append([]string{"--controllers="}, flags...)...)
 		kube = kubernetes.NewForConfigOrDie(server.config(t))
 
-		at := metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: 1}
+		at := metav1.ListOptions{ResourceVersion: made.ResourceVersion,
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: 1}
 		from := metav1.ListOptions{ResourceVersion: made.ResourceVersion}
 		listed, err := kube.CoreV1().ConfigMaps("default").List(t.Context(), at)
 		if err != nil || len(listed.Items) != 1 || len(listed.Items[0].Data) != 0 {
 			t.Errorf("list of what is kept: %+v, %v", listed, err)
 		}
 		event, err := firstEvent(kube.CoreV1().ConfigMaps("default").Watch(t.Context(), from))
-		if configMap, ok := event.Object.(*corev1.ConfigMap); err != nil || event.Type != watch.Modified || !ok || configMap.Data["a"] != "b" {
+		if configMap, ok := event.Object.(*corev1.ConfigMap); err != nil || event.Type != watch.Modified || !ok ||
+			configMap.Data["a"] != "b" {
 			t.Errorf("watch of what is kept: %+v, %v", event, err)
 		}
 		expectGone := func(what string, err error) {
@@ -169,14 +177,17 @@ func expectWhyNotAsked(t *testing.T, dir string) {
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	expectFailure(t, "): no server can be asked with admin.kubeconfig: the server has asked for the client to provide credentials", "compact", "--data-dir", dir)
+	expectFailure(t,
+		"): no server can be asked with admin.kubeconfig: the server has asked for the client to provide credentials",
+		"compact", "--data-dir", dir)
 	expectFailure(t, "): name its --data-dir instead of --endpoint", "compact", "--endpoint", "sqlite://"+dir+"/byre.db")
 }
 
 // newCompaction returns a compaction whose progress has a line for each request.
 func newCompaction() (c *compaction, out, progress *bytes.Buffer) {
 	out, progress = &bytes.Buffer{}, &bytes.Buffer{}
-	c = &compaction{out: out, progress: newProgress(progress, "deleting history"), request: server.CompactRequest{Keep: time.Hour}}
+	c = &compaction{out: out, progress: newProgress(progress, "deleting history"),
+		request: server.CompactRequest{Keep: time.Hour}}
 	now := c.progress.start
 	c.progress.clock = func() time.Time {
 		now = now.Add(25 * time.Second)
@@ -207,8 +218,10 @@ func TestCompact_ShowsItsProgress(t *testing.T) {
 	c, out, progress := newCompaction()
 	const gib = 1 << 30
 	err := c.repeat(t.Context(), script(t,
-		server.CompactResult{UpTo: 9, Older: 1000, BeforeBytes: 6 * gib, Deleted: 400, SizeBytes: 6 * gib, UsedBytes: 4 * gib},
-		server.CompactResult{UpTo: 9, Deleted: 600, IsDeleted: true, SizeBytes: 5 * gib, UsedBytes: gib, CompactedRevision: 9},
+		server.CompactResult{UpTo: 9, Older: 1000, BeforeBytes: 6 * gib, Deleted: 400, SizeBytes: 6 * gib,
+			UsedBytes: 4 * gib},
+		server.CompactResult{UpTo: 9, Deleted: 600, IsDeleted: true, SizeBytes: 5 * gib, UsedBytes: gib,
+			CompactedRevision: 9},
 		server.CompactResult{UpTo: 9, IsDeleted: true, SizeBytes: 4 * gib, UsedBytes: gib, CompactedRevision: 9},
 	))
 	if err == nil {
@@ -272,7 +285,8 @@ func TestCompact_FailsWithWhatToDo(t *testing.T) {
 		}
 		return server.CompactResult{UpTo: 9, Older: 100, Deleted: 40}, nil
 	})
-	if !errors.Is(err, away) || !strings.HasPrefix(err.Error(), "40 of about 100 changes are deleted: run the command again to go on: ") {
+	if !errors.Is(err, away) ||
+		!strings.HasPrefix(err.Error(), "40 of about 100 changes are deleted: run the command again to go on: ") {
 		t.Error(err)
 	}
 }
@@ -308,15 +322,19 @@ func TestCompact_KnowsResources(t *testing.T) {
 		if len(flags) > 0 {
 			endpoint = flags[1]
 		}
-		server := startServer(t, dir, append([]string{"--controllers=", "--retention=48h", "--retention-for=configmaps=90d", "--compaction-interval=100ms"}, flags...)...)
+		server := startServer(t, dir,
+			append([]string{"--controllers=", "--retention=48h", "--retention-for=configmaps=90d",
+				"--compaction-interval=100ms"}, flags...)...)
 		kube := kubernetes.NewForConfigOrDie(server.config(t))
 		change := func() {
 			t.Helper()
 			meta := metav1.ObjectMeta{Name: "a"}
-			if _, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+			if _, err := kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+			if _, err := kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: meta},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := kube.CoreV1().ConfigMaps("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -337,7 +355,8 @@ func TestCompact_KnowsResources(t *testing.T) {
 		const leftOut = "left out, because they keep their history for longer: configmaps; delete that with --resource NAME, or '*' for all\n"
 		compactWith := func(want string, args ...string) {
 			t.Helper()
-			if out, _ := succeed(t, append([]string{"compact"}, args...)...); !strings.HasPrefix(out, want+"compacted up to revision ") {
+			if out, _ := succeed(t, append([]string{"compact"}, args...)...); !strings.HasPrefix(out,
+				want+"compacted up to revision ") {
 				t.Errorf("%q says %q", args, out)
 			}
 		}
@@ -360,7 +379,8 @@ func TestCompact_KnowsResources(t *testing.T) {
 
 		compactWith("", "--endpoint", endpoint, "--resource=secrets")
 		expect("compact --resource=secrets of a database", true, false)
-		expectFailure(t, "(older changes of secrets are deleted)", "restore", "--from", endpoint, "--data-dir", t.TempDir(), "--at=1")
+		expectFailure(t, "(older changes of secrets are deleted)", "restore", "--from", endpoint, "--data-dir", t.TempDir(),
+			"--at=1")
 		compactWith(leftOut, "--endpoint", endpoint, "--keep=0s")
 		expect("compact --keep=0s of a database", true, false)
 		expectFailure(t, "did you mean configmaps?", "compact", "--endpoint", endpoint, "--resource=configmap")
@@ -402,7 +422,8 @@ func TestServe_WarnsOfUnknownResources(t *testing.T) {
 "spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"widgets","kind":"Widget"},
 "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
 	if err := kubernetes.NewForConfigOrDie(first.config(t)).Discovery().RESTClient().Post().
-		AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").Body([]byte(definition)).Do(t.Context()).Error(); err != nil {
+		AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").Body([]byte(definition)).Do(
+		t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	first.stop(t)
@@ -413,7 +434,8 @@ func TestServe_WarnsOfUnknownResources(t *testing.T) {
 		"events": "-", "widgets.example.com": "-", "*": "-", "services": "-",
 	} {
 		want := fmt.Sprintf("resource=%q nearest=%q", name, nearest)
-		if log := second.log.String(); strings.Contains(log, want) != (nearest != "-") || strings.Contains(log, fmt.Sprintf("resource=%q", name)) != (nearest != "-") {
+		if log := second.log.String(); strings.Contains(log, want) != (nearest != "-") ||
+			strings.Contains(log, fmt.Sprintf("resource=%q", name)) != (nearest != "-") {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
 	}

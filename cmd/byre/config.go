@@ -48,7 +48,8 @@ func newConfigCommand(config *configuration) *cobra.Command {
 		return err
 	}
 	addServerFlags(cmd, flags, config, versionText)
-	flags.FlagSet("global").BoolVar(&changed, "changed", false, "Print only what differs from the defaults, and whether a flag, a variable or the file has set it.")
+	flags.FlagSet("global").BoolVar(&changed, "changed", false,
+		"Print only what differs from the defaults, and whether a flag, a variable or the file has set it.")
 	cmd.Flags().AddFlag(flags.FlagSet("global").Lookup("changed"))
 	return cmd
 }
@@ -82,7 +83,8 @@ func (c *configuration) addTo(flags *pflag.FlagSet) {
 
 // namedFlags name the server, its database and its backups, for every command. Other flags of the same
 // name as one of the server, such as kubectl's --request-timeout, mean something else.
-var namedFlags = []string{"data-dir", "endpoint", "database-schema", "cert-dir", "encryption-provider-config", "backup-to", "replicate-to", "s3-endpoint", "s3-region"}
+var namedFlags = []string{"data-dir", "endpoint", "database-schema", "cert-dir", "encryption-provider-config",
+	"backup-to", "replicate-to", "s3-endpoint", "s3-region"}
 
 // setNamed sets the namedFlags of a command. A command line with
 // --data-dir or --endpoint means another server: nothing of the configuration is about that one.
@@ -138,8 +140,10 @@ func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
 	if dir := flags.Lookup("data-dir"); dir != nil && dir.Changed && !flags.Changed("kubeconfig") {
 		return flags.Set("kubeconfig", (&certsFlags{dataDir: dir.Value.String()}).config().Kubeconfig)
 	}
-	if _, err := os.Stat(clientcmd.RecommendedHomeFile); err == nil || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" ||
-		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext}, flags.Changed) {
+	if _, err := os.Stat(clientcmd.RecommendedHomeFile); err == nil ||
+		os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" ||
+		slices.ContainsFunc([]string{"kubeconfig", clientcmd.FlagAPIServer, clientcmd.FlagClusterName, clientcmd.FlagContext},
+			flags.Changed) {
 		return nil
 	}
 	store := server.NewStoreOptions()

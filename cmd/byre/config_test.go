@@ -100,7 +100,8 @@ func configFile(t *testing.T, text string) string {
 func TestConfig_Serves(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := configFile(t, output(t, "config", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=1", "--retention=77m"))
+	file := configFile(t,
+		output(t, "config", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=1", "--retention=77m"))
 	p := command(t, dir, "serve", "--config", file, "--secure-port=0")
 	awaitReady(t, p)
 	retention := regexp.MustCompile(`(?m)^retention\W+1h17m0s$`) // upstream varies the separator
@@ -113,11 +114,13 @@ func TestConfig_IsRefusedInOneLine(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{"secure_port: 1", `: line 1: secure_port is not a flag of byre serve: see "byre serve --help"`},
 		{"secure-port: {a: 1}", ": line 1: secure-port must have a value, or a list of values"},
-		{"etcd-servers: http://127.0.0.1:2379", ": line 1: etcd-servers can't be set: objects are kept in SQLite or PostgreSQL: use --endpoint"},
+		{"etcd-servers: http://127.0.0.1:2379",
+			": line 1: etcd-servers can't be set: objects are kept in SQLite or PostgreSQL: use --endpoint"},
 		{"secure-port: 70000", "byre: --secure-port must be between 0 and 65535, not 70000"},
 	} {
 		p := command(t, "", "serve", "--data-dir", t.TempDir(), "--config", configFile(t, test.text))
-		if status := p.wait(t); status != 1 || !strings.HasSuffix(p.log.String(), test.want+"\n") || strings.Count(p.log.String(), "\n") != 1 {
+		if status := p.wait(t); status != 1 || !strings.HasSuffix(p.log.String(), test.want+"\n") ||
+			strings.Count(p.log.String(), "\n") != 1 {
 			t.Errorf("%q: status %d, %q, want %q", test.text, status, p.log, test.want)
 		}
 	}
@@ -135,12 +138,14 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 		t.Setenv("HOME", server.dir)
 		var s status.Status
 		out, _ := succeed(t, "status", "--output=json")
-		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Server == nil || len(s.Certificates) != 6 || len(s.Alarms) > 0 {
+		if err := json.Unmarshal([]byte(out), &s); err != nil || s.Server == nil || len(s.Certificates) != 6 ||
+			len(s.Alarms) > 0 {
 			t.Errorf("status: %v, %s", err, out)
 		}
 		file := filepath.Join(t.TempDir(), "backup.zst")
 		for _, args := range [][]string{
-			{"check"}, {"backup", file}, {"fork", "--to", filepath.Join(t.TempDir(), "fork")}, {"export", "etcd", file + ".etcd"},
+			{"check"}, {"backup", file}, {"fork", "--to", filepath.Join(t.TempDir(), "fork")},
+			{"export", "etcd", file + ".etcd"},
 			{"certs", "status"}, {"kubeconfig", "--user=alice"}, {"migrate", "status"}, {"sql", "views"},
 		} {
 			succeed(t, args...)
@@ -151,10 +156,12 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 		if out := output(t, "sql", "SELECT name FROM namespaces"); !strings.Contains(out, "kube-system") {
 			t.Errorf("sql: %s", out)
 		}
-		if code, _, errOut := call("restore", file); code != 1 || !strings.Contains(errOut, "empty") && !strings.Contains(errOut, "in use") {
+		if code, _, errOut := call("restore", file); code != 1 || !strings.Contains(errOut, "empty") &&
+			!strings.Contains(errOut, "in use") {
 			t.Errorf("restore into the server's database: %d, %s", code, errOut)
 		}
-		if code, _, errOut := call("check", "--data-dir", t.TempDir()); code != 1 || !strings.Contains(errOut, "there is no database in") {
+		if code, _, errOut := call("check", "--data-dir", t.TempDir()); code != 1 ||
+			!strings.Contains(errOut, "there is no database in") {
 			t.Errorf("check of another directory: %d, %s", code, errOut)
 		}
 	})
@@ -170,7 +177,8 @@ func TestConfiguration_NamesTheSourceOfEachFlag(t *testing.T) {
 	}
 	file = configFile(t, text+"shutdown-delay-duration: 0s\n")
 	for name, value := range map[string]string{
-		"BYRE_CONFIG": file, "BYRE_SECURE_PORT": "3", "BYRE_CONTROLLERS": "", "BYRE_FLAGS": "--v=9", "BYRE_PORT": "tcp://192.0.2.1",
+		"BYRE_CONFIG": file, "BYRE_SECURE_PORT": "3", "BYRE_CONTROLLERS": "", "BYRE_FLAGS": "--v=9",
+		"BYRE_PORT": "tcp://192.0.2.1",
 	} {
 		t.Setenv(name, value)
 	}
@@ -185,7 +193,8 @@ func TestConfiguration_NamesTheSourceOfEachFlag(t *testing.T) {
 	// It is a file for --config, which names itself then.
 	again := configFile(t, got)
 	t.Setenv("BYRE_SECURE_PORT", "")
-	if diff := cmp.Diff(strings.NewReplacer("# flag", "# "+again, "# "+file, "# "+again, "# BYRE_SECURE_PORT", "# "+again).Replace(want), output(t, "config", "--changed", "--config="+again)); diff != "" {
+	if diff := cmp.Diff(strings.NewReplacer("# flag", "# "+again, "# "+file, "# "+again, "# BYRE_SECURE_PORT",
+		"# "+again).Replace(want), output(t, "config", "--changed", "--config="+again)); diff != "" {
 		t.Errorf("of its own output (-want +got):\n%s", diff)
 	}
 	t.Setenv("BYRE_SECURE_PORT", "three")
@@ -260,7 +269,8 @@ func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
 		t.Errorf("decide for each whether it belongs in namedFlags (-want +got):\n%s", diff)
 	}
 	// Kubernetes sets these for Services of the name byre, and byre's packages and tests the others.
-	for _, name := range []string{"port", "service-host", "service-port", "port-6443-tcp", "flags", "binary", "url", "token"} {
+	for _, name := range []string{"port", "service-host", "service-port", "port-6443-tcp", "flags", "binary", "url",
+		"token"} {
 		if serve.Lookup(name) != nil {
 			t.Errorf("the variable %s has another meaning than --%s", variableOf(name), name)
 		}

@@ -32,7 +32,8 @@ type values struct {
 }
 
 func newFlags() (*values, *pflag.FlagSet) {
-	v := &values{Switch: true, Port: 6443, Name: "default", Modes: []string{"a", "b"}, APIs: cliflag.ConfigurationMap{}, Tracked: "t"}
+	v := &values{Switch: true, Port: 6443, Name: "default", Modes: []string{"a", "b"}, APIs: cliflag.ConfigurationMap{},
+		Tracked: "t"}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.BoolVar(&v.Switch, "switch", v.Switch, "")
 	fs.IntVar(&v.Port, "port", v.Port, "")
@@ -82,11 +83,13 @@ gates: "Own=true,kube:Other=false"
 		t.Fatal(err)
 	}
 	want := &values{
-		Chance: 0.5, Name: "true", Age: time.Hour, Modes: []string{"x,y", ""}, Keys: []string{"one", `two"`}, Curves: []int32{23, 29},
-		Pairs: map[string]string{"events": "2d", "*": "a b"},
-		APIs:  cliflag.ConfigurationMap{"api/all": "false", "v1": "true"},
+		Chance: 0.5, Name: "true", Age: time.Hour, Modes: []string{"x,y", ""}, Keys: []string{"one", `two"`},
+		Curves: []int32{23, 29},
+		Pairs:  map[string]string{"events": "2d", "*": "a b"},
+		APIs:   cliflag.ConfigurationMap{"api/all": "false", "v1": "true"},
 		SNI: []cliflag.NamedCertKey{
-			{CertFile: "a.crt", KeyFile: "a.key", Names: []string{"*.example.com", "example.com"}}, {CertFile: "b.crt", KeyFile: "b.key"},
+			{CertFile: "a.crt", KeyFile: "a.key", Names: []string{"*.example.com", "example.com"}},
+			{CertFile: "b.crt", KeyFile: "b.key"},
 		},
 		Gates: map[string][]string{"": {"Own=true"}, "kube": {"Other=false"}}, Tracked: "t",
 	}
@@ -220,13 +223,15 @@ func TestLoad_RefusesInOneLine(t *testing.T) {
 			_, flags := newFlags()
 			path := write(t, test.text)
 			err := loadConfigFile(path, flags, flags)
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("error is %v, want one line with %q", err, test.want)
 			}
 		})
 	}
 	_, flags := newFlags()
-	if err := loadConfigFile("/no/such/file", flags, flags); err == nil || !strings.Contains(err.Error(), "--config: open /no/such/file") {
+	if err := loadConfigFile("/no/such/file", flags, flags); err == nil ||
+		!strings.Contains(err.Error(), "--config: open /no/such/file") {
 		t.Errorf("without the file the error is %v", err)
 	}
 }

@@ -92,7 +92,8 @@ func (h *chronicle) walk(first string, see func(link string, status int, body st
 			}
 		}
 	}
-	for _, kind := range []string{"/console/r", "/console/o", "/console/change", "/console/deleted", "/console/health", "/console/sql q", "/console/static"} {
+	for _, kind := range []string{"/console/r", "/console/o", "/console/change", "/console/deleted", "/console/health",
+		"/console/sql q", "/console/static"} {
 		if kinds[kind] == 0 {
 			h.Errorf("the walk has found no %s, but %v", kind, kinds)
 		}
@@ -109,9 +110,11 @@ func TestConsole_EveryLinkLeadsToAPage(t *testing.T) {
 			h := newChronicle(t, append(flags(t), "--console")...)
 			h.fill()
 			for _, name := range []string{`<script>alert(1)</script>`, "a b&c=d;'\"", "\u202egnp.exe", "line\nbreak"} {
-				_, err := h.kube.RbacV1().Roles("shop").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: strings.ReplaceAll(name, "/", "|")}}, metav1.CreateOptions{})
+				_, err := h.kube.RbacV1().Roles("shop").Create(t.Context(),
+					&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: strings.ReplaceAll(name, "/", "|")}}, metav1.CreateOptions{})
 				h.must(err)
-				h.must(h.kube.RbacV1().Roles("shop").Delete(t.Context(), strings.ReplaceAll(name, "/", "|"), metav1.DeleteOptions{}))
+				h.must(h.kube.RbacV1().Roles("shop").Delete(t.Context(), strings.ReplaceAll(name, "/", "|"),
+					metav1.DeleteOptions{}))
 			}
 			for _, role := range []string{"configmaps", "byre:history-viewer", "system:aggregate-to-view"} {
 				h.bind("shop", "alice", role)
@@ -160,10 +163,12 @@ func TestConsole_NeedsNoSeatWhileItWaits(t *testing.T) {
 	for _, fairness := range []string{"true", "false"} {
 		t.Run("fairness "+fairness, func(t *testing.T) {
 			t.Parallel()
-			h := newChronicle(t, "--console", "--controllers=", "--max-requests-inflight=1", "--max-mutating-requests-inflight=1", "--enable-priority-and-fairness="+fairness)
+			h := newChronicle(t, "--console", "--controllers=", "--max-requests-inflight=1",
+				"--max-mutating-requests-inflight=1", "--enable-priority-and-fairness="+fairness)
 			h.bind("", "alice", "cluster-admin")
 			start := time.Now()
-			for _, page := range []string{"", "r/core/v1/namespaces", "o/core/v1/namespaces/-/default", "deleted", "health", "sql?q=SELECT+name+FROM+namespaces"} {
+			for _, page := range []string{"", "r/core/v1/namespaces", "o/core/v1/namespaces/-/default", "deleted", "health",
+				"sql?q=SELECT+name+FROM+namespaces"} {
 				storetest.Eventually(t, "the page "+page, func() bool {
 					status, _ := h.as("alice", "/console/"+page, "text/html")
 					return status == http.StatusOK
@@ -174,13 +179,15 @@ func TestConsole_NeedsNoSeatWhileItWaits(t *testing.T) {
 	}
 }
 
-// A path that the proxy passes on as it is leads to nothing but the console. Whom the proxy keeps out is shown in package client.
+// A path that the proxy passes on as it is leads to nothing but the console. Whom the proxy keeps out is shown in
+// package client.
 func TestConsole_ProxyLeadsToTheConsoleOnly(t *testing.T) {
 	t.Parallel()
 	h := newChronicle(t, "--console", "--controllers=")
 	link, err := url.Parse(h.openConsole(""))
 	h.must(err)
-	for path, status := range map[string]int{link.Path: 200, strings.TrimSuffix(link.Path, "/"): 301, link.Path + "../api/v1/secrets": 307} {
+	for path, status := range map[string]int{link.Path: 200, strings.TrimSuffix(link.Path, "/"): 301,
+		link.Path + "../api/v1/secrets": 307} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+link.Host, nil)
 		h.must(err)
 		request.URL.Path = path
@@ -207,7 +214,8 @@ func TestConsole_AnswersToTheNamesOfTheCertificate(t *testing.T) {
 	client, err := rest.HTTPClientFor(h.config)
 	h.must(err)
 	for host, want := range map[string]int{
-		"kube.example.com": 200, "kubernetes.default.svc:443": 200, "127.0.0.1": 200, "evil.example.com": 421, "kube.example.com.evil": 421,
+		"kube.example.com": 200, "kubernetes.default.svc:443": 200, "127.0.0.1": 200, "evil.example.com": 421,
+		"kube.example.com.evil": 421,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.config.Host+"/console/health", nil)
 		h.must(err)
@@ -231,7 +239,8 @@ func TestConsole_IsOffByDefault(t *testing.T) {
 	}
 	past{t, filepath.Join(off.dir, "admin.kubeconfig")}.fail("", "has no console: start it with --console", "console")
 	past{t, filepath.Join(on.dir, "admin.kubeconfig")}.fail("nobody", "bind the ClusterRole byre:console-user", "console")
-	if status, body := on.as("nobody", "/console/", "*/*"); status != http.StatusForbidden || !strings.Contains(body, "byre console") {
+	if status, body := on.as("nobody", "/console/", "*/*"); status != http.StatusForbidden ||
+		!strings.Contains(body, "byre console") {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -252,7 +261,8 @@ func TestConsole_ShowsWhatAnObjectControls(t *testing.T) {
 	}
 	create := func(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
 		t.Helper()
-		created, err := h.kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}, metav1.CreateOptions{})
+		created, err := h.kube.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}, metav1.CreateOptions{})
 		h.must(err)
 		return created
 	}
@@ -262,7 +272,8 @@ func TestConsole_ShowsWhatAnObjectControls(t *testing.T) {
 	create("controlled", owner)
 	storetest.Eventually(t, "all definitions are tables and resources", func() bool {
 		found, err := h.kube.Discovery().ServerResourcesForGroupVersion("example.com/v1")
-		return err == nil && len(found.APIResources) >= 80 && slices.Equal(h.csv("", "SELECT count(*) FROM byre_tables WHERE \"group\" = 'example.com'"), []string{"80"})
+		return err == nil && len(found.APIResources) >= 80 &&
+			slices.Equal(h.csv("", "SELECT count(*) FROM byre_tables WHERE \"group\" = 'example.com'"), []string{"80"})
 	})
 	_, body, err := fetch(t.Context(), http.DefaultClient, h.openConsole("")+"o/core/v1/configmaps/default/owner")
 	h.must(err)

@@ -55,7 +55,8 @@ func TestControllers_PauseWhileAControllerManagerLeads(t *testing.T) {
 	createExpiredRequest(t, client, "expired")
 	// The ServiceAccount controller does not wait: once it has done its work, a controller
 	// of endpoints would have done its own.
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitAccount(t, client, "later")
@@ -82,7 +83,8 @@ func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
 	changes := 0
 	for resource, change := range map[metav1.GroupResource]func(context.Context, []byte) error{
 		{Group: "apps", Resource: "deployments"}: func(ctx context.Context, patch []byte) error {
-			_, err := client.AppsV1().Deployments("default").Patch(ctx, "web", types.MergePatchType, patch, metav1.PatchOptions{})
+			_, err := client.AppsV1().Deployments("default").Patch(ctx, "web", types.MergePatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		},
 		{Resource: "pods"}: func(ctx context.Context, patch []byte) error {
@@ -90,7 +92,8 @@ func testStorageVersionMigration(t *testing.T, client kubernetes.Interface) {
 			if err != nil || len(pods.Items) == 0 {
 				return fmt.Errorf("no Pod of the Deployment: %w", err)
 			}
-			_, err = client.CoreV1().Pods("default").Patch(ctx, pods.Items[0].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			_, err = client.CoreV1().Pods("default").Patch(ctx, pods.Items[0].Name, types.MergePatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		},
 	} {
@@ -152,7 +155,8 @@ func testDeviceTaintEviction(t *testing.T, client kubernetes.Interface) {
 		Spec: corev1.PodSpec{
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}},
 			Containers: []corev1.Container{{
-				Name: "c", Image: "example.com/trainer", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+				Name: "c", Image: "example.com/trainer",
+				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
 			}},
 		},
 	}, metav1.CreateOptions{})
@@ -181,18 +185,21 @@ func testPodOfTheLastJob(t *testing.T, client kubernetes.Interface) {
 	_, err := pods.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "p", Finalizers: []string{batchv1.JobTrackingFinalizer},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "deleted", UID: "1", Controller: new(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "deleted", UID: "1",
+				Controller: new(true)}},
 		},
 		// On a node, a kubelet would have to end it.
-		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "node"}, Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "node"},
+			Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	storetest.EventuallyDone(t, "the garbage collector and the Job controller delete the Pod", func(ctx context.Context) (bool, error) {
-		_, err := pods.Get(ctx, "p", metav1.GetOptions{})
-		return isGone(err)
-	})
+	storetest.EventuallyDone(t, "the garbage collector and the Job controller delete the Pod",
+		func(ctx context.Context) (bool, error) {
+			_, err := pods.Get(ctx, "p", metav1.GetOptions{})
+			return isGone(err)
+		})
 }
 
 func createService(t *testing.T, client kubernetes.Interface, name string) {
@@ -236,8 +243,10 @@ func createReadyPod(t *testing.T, client kubernetes.Interface, app, node, addres
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := fmt.Sprintf(`{"status":{"phase":"Running","podIP":%[1]q,"podIPs":[{"ip":%[1]q}],"conditions":[{"type":"Ready","status":"True"}]}}`, address)
-	if _, err := pods.Patch(t.Context(), app, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+	status := fmt.Sprintf(
+		`{"status":{"phase":"Running","podIP":%[1]q,"podIPs":[{"ip":%[1]q}],"conditions":[{"type":"Ready","status":"True"}]}}`, address)
+	if _, err := pods.Patch(t.Context(), app, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{},
+		"status"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -255,13 +264,16 @@ func awaitAccount(t *testing.T, client kubernetes.Interface, namespace string) {
 func createReadyNode(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	nodes := client.CoreV1().Nodes()
-	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	// Controllers may have changed the Node by now: an update would be a conflict.
-	status := fmt.Sprintf(`{"status":{"capacity":%[1]s,"allocatable":%[1]s,"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%[2]q}]}}`,
+	status := fmt.Sprintf(
+		`{"status":{"capacity":%[1]s,"allocatable":%[1]s,"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":%[2]q}]}}`,
 		`{"cpu":"4","memory":"8Gi","pods":"110"}`, time.Now().UTC().Format(time.RFC3339))
-	if _, err := nodes.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := nodes.Patch(t.Context(), name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{},
+		"status"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -272,7 +284,8 @@ func controllerManagerLease(holder string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: "kube-controller-manager"},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &holder, LeaseDurationSeconds: new(int32((time.Hour / time.Second))), AcquireTime: &now, RenewTime: &now,
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32((time.Hour / time.Second))), AcquireTime: &now,
+			RenewTime: &now,
 		},
 	}
 }
@@ -325,7 +338,8 @@ func testRoleAggregation(t *testing.T, client kubernetes.Interface) {
 	roles := client.RbacV1().ClusterRoles()
 	rule := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"gadgets"}}
 	for _, role := range []*rbacv1.ClusterRole{
-		{ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part": "yes"}}, Rules: []rbacv1.PolicyRule{rule}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part": "yes"}},
+			Rules: []rbacv1.PolicyRule{rule}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "whole"}, AggregationRule: &rbacv1.AggregationRule{
 			ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"part": "yes"}}},
 		}},
@@ -346,7 +360,8 @@ func testTrustBundle(t *testing.T, client kubernetes.Interface) {
 		list, err := client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{
 			FieldSelector: "spec.signerName=kubernetes.io/kube-apiserver-serving",
 		})
-		return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Spec.TrustBundle, "BEGIN CERTIFICATE"), err
+		return err == nil && len(list.Items) == 1 && strings.Contains(list.Items[0].Spec.TrustBundle, "BEGIN CERTIFICATE"),
+			err
 	})
 }
 
@@ -361,7 +376,8 @@ func testEndpoints(t *testing.T, client kubernetes.Interface) {
 			return false, err
 		}
 		found := list.Items[0]
-		return found.Endpoints[0].Addresses[0] == address && *found.Endpoints[0].Conditions.Ready && *found.Ports[0].Port == 8080, nil
+		return found.Endpoints[0].Addresses[0] == address && *found.Endpoints[0].Conditions.Ready &&
+			*found.Ports[0].Port == 8080, nil
 	})
 	storetest.EventuallyDone(t, "an address of the Endpoints", func(ctx context.Context) (bool, error) {
 		found, err := client.CoreV1().Endpoints("default").Get(ctx, "web", metav1.GetOptions{})
@@ -376,7 +392,8 @@ func testEndpoints(t *testing.T, client kubernetes.Interface) {
 // testMirroring writes Endpoints of a Service that has no selector.
 func testMirroring(t *testing.T, client kubernetes.Interface) {
 	const name, address = "outside", "192.0.2.9"
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5432}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5432}}}}
 	if _, err := client.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +421,8 @@ func testTaintEviction(t *testing.T, client kubernetes.Interface) {
 	createReadyNode(t, client, "tainted")
 	createReadyPod(t, client, "evicted", "tainted", "192.0.2.8")
 	taint := []byte(`{"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`)
-	if _, err := client.CoreV1().Nodes().Patch(t.Context(), "tainted", types.MergePatchType, taint, metav1.PatchOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Patch(t.Context(), "tainted", types.MergePatchType, taint,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the Pod is evicted", func(ctx context.Context) (bool, error) {
@@ -427,7 +445,8 @@ func testPodGarbageCollection(t *testing.T, client kubernetes.Interface) {
 	}
 	_, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService,
+			Effect: corev1.TaintEffectNoExecute}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -452,7 +471,8 @@ func testFinishedJob(t *testing.T, client kubernetes.Interface) {
 	const at = "2026-01-02T03:04:05Z"
 	status := fmt.Sprintf(`{"status":{"startTime":%[1]q,"completionTime":%[1]q,"succeeded":1,"conditions":[`+
 		`{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":%[1]q},{"type":"Complete","status":"True","lastTransitionTime":%[1]q}]}}`, at)
-	if _, err := jobs.Patch(t.Context(), "done", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := jobs.Patch(t.Context(), "done", types.MergePatchType, []byte(status), metav1.PatchOptions{},
+		"status"); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the Job is gone", func(ctx context.Context) (bool, error) {
@@ -520,11 +540,13 @@ func createVolume(t *testing.T, client kubernetes.Interface, name string) {
 
 func createClaim(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &name,
-		Resources: corev1.VolumeResourceRequirements{Requests: oneGibibyte},
-	}}
-	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &name,
+			Resources: corev1.VolumeResourceRequirements{Requests: oneGibibyte},
+		}}
+	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(t.Context(), claim,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -546,8 +568,10 @@ func ofService(name string) metav1.ListOptions {
 // testClientCertificate approves a request by hand and uses the certificate.
 func testClientCertificate(t *testing.T, config *rest.Config) {
 	client := kubernetes.NewForConfigOrDie(config)
-	request, key := certificateRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName, pkix.Name{CommonName: "jane"})
-	if _, err := client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), request, metav1.CreateOptions{}); err != nil {
+	request, key := certificateRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName,
+		pkix.Name{CommonName: "jane"})
+	if _, err := client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), request,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	approve(t, client, "jane")
@@ -570,7 +594,8 @@ func testKubeletCertificate(t *testing.T, config *rest.Config) {
 		t.Fatal(err)
 	}
 	for name, role := range map[string]string{
-		"bootstrap": "system:node-bootstrapper", "approve": "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+		"bootstrap": "system:node-bootstrapper",
+		"approve":   "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
 	} {
 		_, err := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -633,7 +658,8 @@ func createExpiredRequest(t *testing.T, client kubernetes.Interface, name string
 	if !ok {
 		t.Fatalf("the key is a %T", key)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour),
+		NotAfter: time.Now().Add(-time.Hour)}
 	der, err := x509.CreateCertificate(nil, template, template, signer.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -651,7 +677,9 @@ func approve(t *testing.T, client kubernetes.Interface, name string) *certificat
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
+	request.Status.Conditions =
+		[]certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+			Status: corev1.ConditionTrue}}
 	if request, err = requests.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +687,9 @@ func approve(t *testing.T, client kubernetes.Interface, name string) *certificat
 }
 
 // certificateRequest returns a request for a client's certificate, and the key in PEM.
-func certificateRequest(t *testing.T, name, signer string, subject pkix.Name) (*certificatesv1.CertificateSigningRequest, []byte) {
+func certificateRequest(
+	t *testing.T, name, signer string, subject pkix.Name,
+) (*certificatesv1.CertificateSigningRequest, []byte) {
 	t.Helper()
 	data, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {

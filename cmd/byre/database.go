@@ -45,7 +45,8 @@ func recordUsedDatabase(store server.StoreOptions, name server.DatabaseName) {
 		}
 	}
 	if err != nil {
-		klog.ErrorS(err, "\"byre status\" can't know which database this server uses while it is stopped: make the file writable")
+		klog.ErrorS(err,
+			"\"byre status\" can't know which database this server uses while it is stopped: make the file writable")
 	}
 }
 
@@ -182,7 +183,8 @@ func checkSource(endpoint string) error {
 	case err != nil:
 		return err
 	case isFresh:
-		return fmt.Errorf("there is no database in %s: name its directory with --data-dir, or another database with --endpoint", path)
+		return fmt.Errorf(
+			"there is no database in %s: name its directory with --data-dir, or another database with --endpoint", path)
 	}
 	return nil
 }

@@ -73,7 +73,8 @@ func TestCopy_BetweenDatabasesAndBack(t *testing.T) {
 	expectFailure(t, "holds data", "copy", "--from", first, "--to", second)
 	expectFailure(t, "holds data", "copy", "--from", second, "--to", first)
 	expectFailure(t, "holds data", "copy", "--from", third, "--to", first)
-	expectFailure(t, "there is no database in /nowhere/byre.db", "copy", "--from", "sqlite:///nowhere/byre.db", "--to", first)
+	expectFailure(t, "there is no database in /nowhere/byre.db", "copy", "--from", "sqlite:///nowhere/byre.db", "--to",
+		first)
 	expectFailure(t, "endpoint", "copy", "--from", "redis://x", "--to", first)
 }
 
@@ -90,7 +91,8 @@ func TestDatabase_InUseIsNotCopiedAndNotMigratedDown(t *testing.T) {
 		expectFailure(t, "byre restore --from", "copy", "--from", s.endpoint, "--to", "sqlite://"+target)
 		expectFailure(t, "in use by another byre process", "copy", "--to", s.endpoint,
 			"--from", sqliteWith(t, storetest.RandomRows(t, rand.New(rand.NewPCG(5, 5)))))
-		expectFailure(t, "is in use by another byre process", "migrate", "down", "--yes-delete-all-data", "--endpoint", s.endpoint)
+		expectFailure(t, "is in use by another byre process", "migrate", "down", "--yes-delete-all-data", "--endpoint",
+			s.endpoint)
 	})
 }
 
@@ -111,7 +113,8 @@ func TestProgress_AfterTwoSeconds(t *testing.T) {
 		}
 		p.end()
 		lines := strings.Count(out.String(), "\n")
-		if step == 0 && lines > 0 || step > 0 && (lines < 1 || !strings.HasPrefix(out.String(), "copying [") || !strings.Contains(out.String(), "%, ")) {
+		if step == 0 && lines > 0 || step > 0 &&
+			(lines < 1 || !strings.HasPrefix(out.String(), "copying [") || !strings.Contains(out.String(), "%, ")) {
 			t.Errorf("with %v a row: %q", step, out.String())
 		}
 	}
@@ -151,7 +154,8 @@ func TestProgress_OfAMigration(t *testing.T) {
 				t.Errorf("a migration of no time tells %s%s", &out, &log)
 			}
 		}
-		if want := waitingToMigrate + ", 2 s\nstep 1 of 2 of the schema, 12 s\nstep 2 of 2 of the schema, 22 s\n"; out.String() != want {
+		if want := waitingToMigrate +
+			", 2 s\nstep 1 of 2 of the schema, 12 s\nstep 2 of 2 of the schema, 22 s\n"; out.String() != want {
 			t.Errorf("the command prints\n%swant\n%s", &out, want)
 		}
 		lines := strings.SplitAfter(log.String(), "\n")

@@ -40,7 +40,8 @@ func TestDefinition_OverABuiltInResourceOwnsNothing(t *testing.T) {
 	})
 }
 
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
 
 // uids returns the UIDs of a resource's objects by their names.
 func uids(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource) map[string]string {
@@ -57,7 +58,9 @@ func uids(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResourc
 }
 
 // expectUIDs accepts additional objects: a definition creates an APIService.
-func expectUIDs(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, want map[string]string, when string) {
+func expectUIDs(
+	t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, want map[string]string, when string,
+) {
 	t.Helper()
 	got := uids(t, client, gvr)
 	for name, uid := range want {

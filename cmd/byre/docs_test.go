@@ -1,6 +1,9 @@
 package main_test
 
 import (
+	"bytes"
+	"go/scanner"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -8,13 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var (
 	fencedBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
 	pageHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	pageLink    = regexp.MustCompile(`\]\(([^)\s:]+)\)`)                         // not one to another host
-	headless    = regexp.MustCompile(`(?m)(?:\A|^[^|\n]*\n)\|[|: ]*---[-|: ]*$`) // GitHub shows a delimiter row as text if no row precedes it
+	pageLink    = regexp.MustCompile(`\]\(([^)\s:]+)\)`) // not one to another host
+	// GitHub shows a delimiter row as text if no row precedes it
+	headless    = regexp.MustCompile(`(?m)(?:\A|^[^|\n]*\n)\|[|: ]*---[-|: ]*$`)
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
@@ -52,6 +57,57 @@ func TestDocs_PathsExist(t *testing.T) {
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A line of Go has at most 120 characters, but for text that would be torn apart: string literals, what //nolint says,
+// what an example prints. The spaces by which gofmt aligns columns count as one.
+func TestLines_AreShort(t *testing.T) {
+	t.Parallel()
+	root := moduleRoot(t)
+	if err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		if d.IsDir() && (name == "bin" || name == ".git" || name == "byre-data" || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(name) != ".go" {
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		for number, length := range codeLengths(source) {
+			if length > 120 {
+				t.Errorf("%s:%d has %d characters", name, number, length)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// codeLengths returns the characters of each line without its string literals and from //nolint on.
+func codeLengths(source []byte) map[int]int {
+	files := token.NewFileSet()
+	file := files.AddFile("", -1, len(source))
+	lengths := map[int]int{}
+	for i, line := range bytes.Split(source, []byte("\n")) {
+		lengths[i+1] = utf8.RuneCount(bytes.Join(bytes.Fields(line), []byte(" ")))
+	}
+	var tokens scanner.Scanner
+	tokens.Init(file, source, nil, scanner.ScanComments)
+	for {
+		pos, kind, text := tokens.Scan()
+		switch {
+		case kind == token.EOF:
+			return lengths
+		case kind == token.STRING, strings.HasPrefix(text, "//nolint"), strings.HasPrefix(text, `// {"`):
+			for i, line := range strings.Split(text, "\n") {
+				lengths[file.Line(pos)+i] -= utf8.RuneCountInString(line)
+			}
+		}
 	}
 }
 

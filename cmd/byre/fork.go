@@ -53,7 +53,8 @@ func newForkCommand() *cobra.Command {
 	}
 	f.database.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
-	cmd.Flags().StringVar(&f.to, "to", "", "Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
+	cmd.Flags().StringVar(&f.to, "to", "",
+		"Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	_ = cmd.MarkFlagRequired("to") // the flag is there
 	return cmd
@@ -82,7 +83,9 @@ func (f *forkFlags) target() (server.StoreOptions, error) {
 	} else if f.to == "" {
 		return to, errors.New("--to must name a directory or a database")
 	} else if _, err := os.Stat(filepath.Join(f.to, "pki")); err == nil {
-		return to, fmt.Errorf("--to: %s has the keys of another cluster in pki/: name an empty directory, or one that does not exist yet", f.to)
+		return to,
+			fmt.Errorf(
+				"--to: %s has the keys of another cluster in pki/: name an empty directory, or one that does not exist yet", f.to)
 	}
 	return to, nil
 }
@@ -162,7 +165,8 @@ func isOfServers(k sqlstore.Key) bool {
 		return k == auth.SourceKeysKey || k == sqlstore.ForkKey
 	case k.Group == "" && k.Resource == "configmaps": // the CAs of clients and of the proxy
 		return k.Namespace == metav1.NamespaceSystem &&
-			slices.Contains([]string{"extension-apiserver-authentication", controllers.HostsConfigMap, controllers.CredentialsConfigMap}, k.Name)
+			slices.Contains([]string{"extension-apiserver-authentication", controllers.HostsConfigMap,
+				controllers.CredentialsConfigMap}, k.Name)
 	case k.Group == "coordination.k8s.io" && k.Resource == "leases": // their identities
 		return k.Namespace == metav1.NamespaceSystem && strings.HasPrefix(k.Name, "apiserver-")
 	}

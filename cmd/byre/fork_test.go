@@ -63,19 +63,27 @@ func newForked(t *testing.T, flags ...string) *forked {
 	f.client = kubernetes.NewForConfigOrDie(f.config)
 	maps := f.client.CoreV1().ConfigMaps("default")
 	for _, name := range []string{"changed", "deleted"} {
-		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "then"}}, metav1.CreateOptions{})
+		_, err := maps.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "then"}},
+			metav1.CreateOptions{})
 		f.must(err)
 	}
-	_, err := f.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}, StringData: map[string]string{"a": "then"}}, metav1.CreateOptions{})
+	_, err := f.client.CoreV1().Secrets("default").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}, StringData: map[string]string{"a": "then"}},
+		metav1.CreateOptions{})
 	f.must(err)
 	f.registerHooks()
-	_, err = clientset.NewForConfigOrDie(f.config).ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: "v1.widgets.example"},
-		Spec: apiregistrationv1.APIServiceSpec{Group: "widgets.example", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
-			InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "kubernetes"}},
-	}, metav1.CreateOptions{})
+	_, err = clientset.NewForConfigOrDie(f.config).ApiregistrationV1().APIServices().Create(t.Context(),
+		&apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: "v1.widgets.example"},
+			Spec: apiregistrationv1.APIServiceSpec{Group: "widgets.example", Version: "v1", GroupPriorityMinimum: 1,
+				VersionPriority:       1,
+				InsecureSkipTLSVerify: true,
+				Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "kubernetes"}},
+		}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}}, metav1.CreateOptions{})
+	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}},
+		metav1.CreateOptions{})
 	f.must(err)
 	storetest.Eventually(t, "a moment at which the server itself creates nothing", func() bool {
 		f.revision = f.last()
@@ -84,10 +92,13 @@ func newForked(t *testing.T, flags ...string) *forked {
 			f.objects["configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking"] != nil
 	})
 
-	_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "changed"}, Data: map[string]string{"a": "now"}}, metav1.UpdateOptions{})
+	_, err = maps.Update(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "changed"}, Data: map[string]string{"a": "now"}},
+		metav1.UpdateOptions{})
 	f.must(err)
 	f.must(maps.Delete(t.Context(), "deleted", metav1.DeleteOptions{}))
-	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}}, metav1.CreateOptions{})
+	_, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "later"}},
+		metav1.CreateOptions{})
 	f.must(err)
 	return f
 }
@@ -105,17 +116,22 @@ func (f *forked) registerHooks() {
 	url, fail, none := "https://127.0.0.1:1/", registrationv1.Fail, registrationv1.SideEffectClassNone
 	rules := []registrationv1.RuleWithOperations{{
 		Operations: []registrationv1.OperationType{registrationv1.Create},
-		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"services"}},
+		Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+			Resources: []string{"services"}},
 	}}
 	meta, at, versions := metav1.ObjectMeta{Name: "hook"}, registrationv1.WebhookClientConfig{URL: &url}, []string{"v1"}
 	hooks := f.client.AdmissionregistrationV1()
-	_, err := hooks.ValidatingWebhookConfigurations().Create(f.Context(), &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []registrationv1.ValidatingWebhook{
-		{Name: "validating.example.com", ClientConfig: at, FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: versions, Rules: rules},
-	}}, metav1.CreateOptions{})
+	_, err := hooks.ValidatingWebhookConfigurations().Create(f.Context(),
+		&registrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []registrationv1.ValidatingWebhook{
+			{Name: "validating.example.com", ClientConfig: at, FailurePolicy: &fail, SideEffects: &none,
+				AdmissionReviewVersions: versions, Rules: rules},
+		}}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = hooks.MutatingWebhookConfigurations().Create(f.Context(), &registrationv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []registrationv1.MutatingWebhook{
-		{Name: "mutating.example.com", ClientConfig: at, FailurePolicy: &fail, SideEffects: &none, AdmissionReviewVersions: versions, Rules: rules},
-	}}, metav1.CreateOptions{})
+	_, err = hooks.MutatingWebhookConfigurations().Create(f.Context(),
+		&registrationv1.MutatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []registrationv1.MutatingWebhook{
+			{Name: "mutating.example.com", ClientConfig: at, FailurePolicy: &fail, SideEffects: &none,
+				AdmissionReviewVersions: versions, Rules: rules},
+		}}, metav1.CreateOptions{})
 	f.must(err)
 }
 
@@ -124,7 +140,8 @@ func (f *forked) list(config *rest.Config) map[string]map[string]any {
 	f.Helper()
 	objects, client := map[string]map[string]any{}, dynamic.NewForConfigOrDie(config)
 	for _, gvr := range []schema.GroupVersionResource{
-		{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "secrets"}, {Version: "v1", Resource: "namespaces"},
+		{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "secrets"},
+		{Version: "v1", Resource: "namespaces"},
 		{Version: "v1", Resource: "services"}, {Version: "v1", Resource: "serviceaccounts"},
 		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
 		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"},
@@ -181,7 +198,8 @@ func TestFork_IsAnotherClusterWithTheObjectsOfAMoment(t *testing.T) {
 			}
 			command = append(command, "--to", to, "--at")
 			if test.used {
-				if out, _ := succeed(t, append(command, f.revision)...); !strings.Contains(out, " objects of revision "+f.revision+", ") {
+				if out, _ := succeed(t, append(command, f.revision)...); !strings.Contains(out,
+					" objects of revision "+f.revision+", ") {
 					t.Errorf("the command says %q", out)
 				}
 			} else {
@@ -213,7 +231,8 @@ func TestFork_RefusesWhatItCanNotMake(t *testing.T) {
 // expectOwnDirectory expects that a fork is not served with the keys of the source.
 func (f *forked) expectOwnDirectory(dsn string) {
 	f.Helper()
-	if p := command(f.T, f.dir, serveArgs(f.dir, "--endpoint", dsn)...); p.wait(f.T) != 1 || !strings.Contains(p.log.String(), "this is a fork of: serve the fork with a --data-dir of its own") {
+	if p := command(f.T, f.dir, serveArgs(f.dir, "--endpoint", dsn)...); p.wait(f.T) != 1 ||
+		!strings.Contains(p.log.String(), "this is a fork of: serve the fork with a --data-dir of its own") {
 		f.Errorf("with the keys of the source:\n%s", p.log)
 	}
 }
@@ -225,12 +244,16 @@ func (f *forked) reader() string {
 	f.must(err)
 	role := "reader_of_" + admin.Config().Database
 	f.Cleanup(func() {
-		if _, err := admin.Exec(context.Background(), strings.ReplaceAll(`DROP OWNED BY $r; DROP ROLE $r`, "$r", role)); err != nil {
+		if _, err := admin.Exec(context.Background(),
+			strings.ReplaceAll(`DROP OWNED BY $r; DROP ROLE $r`, "$r", role)); err != nil {
 			f.Error(err)
 		}
 		admin.Close(context.Background())
 	})
-	_, err = admin.Exec(f.Context(), strings.ReplaceAll(`CREATE ROLE $r LOGIN; GRANT USAGE ON SCHEMA public TO $r; GRANT SELECT ON ALL TABLES IN SCHEMA public TO $r`, "$r", role))
+	_, err = admin.Exec(f.Context(),
+		strings.ReplaceAll(
+			`CREATE ROLE $r LOGIN; GRANT USAGE ON SCHEMA public TO $r; GRANT SELECT ON ALL TABLES IN SCHEMA public TO $r`, "$r",
+			role))
 	f.must(err)
 	return strings.Replace(f.endpoint, "postgres://byre@", "postgres://"+role+"@", 1)
 }
@@ -257,8 +280,9 @@ func (f *forked) expectErrors() {
 		"revision 987654321 is not within the history":                         {"--at", "987654321", "--to", to},
 		`--at "yesterday" is neither a revision`:                               {"--at", "yesterday", "--to", to},
 		"has the keys of another cluster in pki/: name an empty directory":     {"--to", f.dir},
-		"--to must name":            {"--to", ""},
-		"in use":                    {"--to", "sqlite://" + f.dir + "/byre.db", "--endpoint", sqliteWith(f.T, storetest.RandomRows(f.T, rand.New(rand.NewPCG(41, 41))))},
+		"--to must name": {"--to", ""},
+		"in use": {"--to", "sqlite://" + f.dir + "/byre.db", "--endpoint",
+			sqliteWith(f.T, storetest.RandomRows(f.T, rand.New(rand.NewPCG(41, 41))))},
 		"--database-schema needs P": {"--to", to, "--to-schema", "s"},
 	} {
 		expectFailure(f.T, want, append([]string{"fork", "--data-dir", f.dir}, args...)...)
@@ -276,10 +300,12 @@ func (f *forked) expectFork(dir string, flags ...string) {
 	config := server.config(f.T)
 	client := kubernetes.NewForConfigOrDie(config)
 	labels := map[string]string{"app": "web"}
-	_, err := client.AppsV1().Deployments("default").Create(f.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}},
-	}}, metav1.CreateOptions{})
+	_, err := client.AppsV1().Deployments("default").Create(f.Context(),
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}},
+		}}, metav1.CreateOptions{})
 	f.must(err)
 
 	objects := f.list(config)
@@ -298,13 +324,15 @@ func (f *forked) expectFork(dir string, flags ...string) {
 	}
 	old := rest.CopyConfig(f.config)
 	old.Host, old.Insecure, old.CAData = config.Host, true, nil
-	if _, err := kubernetes.NewForConfigOrDie(old).CoreV1().ConfigMaps("default").List(f.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+	if _, err := kubernetes.NewForConfigOrDie(old).CoreV1().ConfigMaps("default").List(f.Context(),
+		metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		f.Errorf("the administrator of the source: %v", err)
 	}
 	f.expectInert(server, client)
 	status := append([]string{"status", "--data-dir", dir}, flags[:len(flags)-2]...)
 	const want = "FORK         of revision "
-	if _, text, _ := call(status...); !strings.Contains(text, want) || !strings.Contains(server.log.String(), "THIS IS A FORK, of revision ") {
+	if _, text, _ := call(status...); !strings.Contains(text, want) ||
+		!strings.Contains(server.log.String(), "THIS IS A FORK, of revision ") {
 		f.Errorf("status:\n%s", text)
 	}
 	server.stop(f.T)
@@ -334,14 +362,16 @@ func (f *forked) idOfSource() (id string) {
 	return id
 }
 
-var service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+var service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+	Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 
 func (f *forked) expectInert(server *serverProcess, client kubernetes.Interface) {
 	f.Helper()
 	_, err := client.CoreV1().Services("default").Create(f.Context(), service, metav1.CreateOptions{})
 	f.must(err)
 	const refusal = "this is a fork, which connects to no node, Pod or Service"
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.20"}}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.20"}}}}
 	_, err = client.CoreV1().Nodes().Create(f.Context(), node, metav1.CreateOptions{})
 	f.must(err)
 	// The first one goes to its kubelet, the second, as those to Pods and Services, to any port.
@@ -356,7 +386,8 @@ func (f *forked) expectInert(server *serverProcess, client kubernetes.Interface)
 		return err == nil && strings.Contains(fmt.Sprint(aggregated.Status.Conditions), refusal), err
 	})
 	// The controllers of the test server would have acted by now.
-	if sets, err := client.AppsV1().ReplicaSets("default").List(f.Context(), metav1.ListOptions{}); err != nil || len(sets.Items) > 0 {
+	if sets, err := client.AppsV1().ReplicaSets("default").List(f.Context(), metav1.ListOptions{}); err != nil ||
+		len(sets.Items) > 0 {
 		f.Errorf("a controller has made %v, %v", sets.Items, err)
 	}
 	f.must(client.CoreV1().Services("default").Delete(f.Context(), "web", metav1.DeleteOptions{}))
@@ -364,7 +395,8 @@ func (f *forked) expectInert(server *serverProcess, client kubernetes.Interface)
 
 func (f *forked) expectAlive(client kubernetes.Interface) {
 	f.Helper()
-	if _, err := client.CoreV1().Services("default").Create(f.Context(), service, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+	if _, err := client.CoreV1().Services("default").Create(f.Context(), service, metav1.CreateOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "failed calling webhook") {
 		f.Errorf("a Service that a webhook must see: %v", err)
 	}
 	storetest.EventuallyDone(f, "a ReplicaSet", func(ctx context.Context) (bool, error) {
@@ -380,7 +412,9 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 	const uid = "11111111-2222-3333-4444-555555555555"
 	then := time.Now().Add(-time.Hour).UTC().Truncate(time.Microsecond)
 	row := func(group, resource, namespace, name, value string) *sqlstore.ObjectRow {
-		return &sqlstore.ObjectRow{Time: then, Record: sqlstore.Record{Key: sqlstore.Key{Group: group, Resource: resource, Namespace: namespace, Name: name}, Created: 1, Revision: 1, Value: []byte(value)}}
+		return &sqlstore.ObjectRow{Time: then,
+			Record: sqlstore.Record{Key: sqlstore.Key{Group: group, Resource: resource, Namespace: namespace, Name: name},
+				Created: 1, Revision: 1, Value: []byte(value)}}
 	}
 	system := row("", "namespaces", "", "kube-system", `{"metadata":{"uid":"`+uid+`"}}`)
 	system.UID = uid
@@ -400,7 +434,8 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		row("byre", "foundations", "", "fork", `{}`),
 		row("byre", "foundations", "", "last-backup", `{}`),
 	}
-	source := sqlstore.Snapshot{Header: sqlstore.Header{Revision: 1, Compacted: 1, Epoch: "e", Time: then, ObjectCount: int64(len(rows))}}
+	source := sqlstore.Snapshot{Header: sqlstore.Header{Revision: 1, Compacted: 1, Epoch: "e", Time: then,
+		ObjectCount: int64(len(rows))}}
 	source.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for _, r := range rows {
 			if !yield(r, nil) {
@@ -430,7 +465,8 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		t.Errorf("the fork is %+v, %d objects", s.Header, len(held))
 	}
 	is := held["namespaces kube-system"]
-	if is.UID == uid || string(is.Value) != `{"metadata":{"uid":"`+is.UID+`"}}` || !strings.Contains(string(held["configmaps owned"].Value), is.UID) || system.UID != uid {
+	if is.UID == uid || string(is.Value) != `{"metadata":{"uid":"`+is.UID+`"}}` ||
+		!strings.Contains(string(held["configmaps owned"].Value), is.UID) || system.UID != uid {
 		t.Errorf("kube-system is %+v, its dependent %s", is, held["configmaps owned"].Value)
 	}
 	if left := time.Until(held["events e"].Expires); left < 0 || left > time.Minute {

@@ -30,7 +30,8 @@ const costWriters, costWrites = 4, 750
 // watchCosts are the watches that TestHistory_WatchesCostWrites compares, with their paths.
 var watchCosts = []struct{ name, path string }{
 	{"no watch", ""},
-	{"a watch of changes that selects none", "/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.name%3Dnone&"},
+	{"a watch of changes that selects none",
+		"/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.name%3Dnone&"},
 	{"a watch of the ConfigMaps", "/api/v1/namespaces/default/configmaps?"},
 	{"a watch of changes", "/apis/history.byre.dev/v1/namespaces/default/changes?"},
 }
@@ -54,7 +55,9 @@ func compareWatchCosts(t *testing.T, rounds int, flags ...string) {
 	m.config.QPS = -1
 	m.maps = kubernetes.NewForConfigOrDie(m.config).CoreV1().ConfigMaps("default")
 	for i := range costWriters {
-		made, err := m.maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)}, Data: map[string]string{"text": strings.Repeat("x", 1000)}}, metav1.CreateOptions{})
+		made, err := m.maps.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i)},
+				Data: map[string]string{"text": strings.Repeat("x", 1000)}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +84,8 @@ func compareWatchCosts(t *testing.T, rounds int, flags ...string) {
 			ratios := all[kind+1]
 			slices.Sort(ratios)
 			n := len(ratios)
-			t.Logf("with %s the %s is %.3f times that without, the middle half %.3f to %.3f", watch.name, name, ratios[n/2], ratios[n/4], ratios[3*n/4])
+			t.Logf("with %s the %s is %.3f times that without, the middle half %.3f to %.3f", watch.name, name, ratios[n/2],
+				ratios[n/4], ratios[3*n/4])
 		}
 	}
 }
@@ -123,7 +127,9 @@ func (m *costMeter) measure(kind int) (cpu, wall time.Duration) {
 	writing.Wait()
 	wall = time.Since(begun)
 	if events != nil && !strings.HasSuffix(watchCosts[kind].name, "selects none") {
-		storetest.Eventually(m.T, "the watch sends all updates", func() bool { return events.Load() >= costWriters*costWrites })
+		storetest.Eventually(m.T, "the watch sends all updates", func() bool {
+			return events.Load() >= costWriters*costWrites
+		})
 	}
 	return m.processorTime() - used, wall
 }
@@ -140,7 +146,8 @@ func (m *costMeter) watch(path string) (events *lineCounter, stop func()) {
 		m.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.Context())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.config.Host+path+"watch=1&resourceVersion="+now.ResourceVersion, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		m.config.Host+path+"watch=1&resourceVersion="+now.ResourceVersion, nil)
 	if err != nil {
 		m.Fatal(err)
 	}

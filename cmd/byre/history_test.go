@@ -122,16 +122,19 @@ func (h *chronicle) bind(namespace, user, role string) {
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}
 	var err error
 	if namespace == "" {
-		_, err = h.kube.RbacV1().ClusterRoleBindings().Create(h.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
+		_, err = h.kube.RbacV1().ClusterRoleBindings().Create(h.Context(),
+			&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
 	} else {
-		_, err = h.kube.RbacV1().RoleBindings(namespace).Create(h.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
+		_, err = h.kube.RbacV1().RoleBindings(namespace).Create(h.Context(),
+			&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
 	}
 	h.must(err)
 }
 
 func (h *chronicle) makeNamespace(name string) {
 	h.Helper()
-	_, err := h.kube.CoreV1().Namespaces().Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().Namespaces().Create(h.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	h.must(err)
 }
 
@@ -141,7 +144,8 @@ func (h *chronicle) write(namespace, name, value string) {
 	maps, data := h.kube.CoreV1().ConfigMaps(namespace), map[string]string{"key": value}
 	object, err := maps.Get(h.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = maps.Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+		_, err = maps.Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data},
+			metav1.CreateOptions{})
 	} else if err == nil {
 		object.Data = data
 		_, err = maps.Update(h.Context(), object, metav1.UpdateOptions{})
@@ -165,7 +169,8 @@ func newChronicle(t *testing.T, flags ...string) *chronicle {
 	for _, resource := range []string{"configmaps", "secrets", "widgets"} {
 		_, err := h.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: resource},
-			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"", "example.com"}, Resources: []string{resource}, Verbs: []string{"list"}}},
+			Rules: []rbacv1.PolicyRule{{APIGroups: []string{"", "example.com"}, Resources: []string{resource},
+				Verbs: []string{"list"}}},
 		}, metav1.CreateOptions{})
 		h.must(err)
 	}
@@ -211,7 +216,8 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 			h.expectOnly("carol", allChanges, "canary-shop-secret", "canary-shop-widget")
 			h.expectOnly("dave", allChanges)
 			h.expectOnly("frank", allChanges, "canary-bank-config", "canary-shop-config", "canary-shop-widget")
-			for _, refused := range [][2]string{{"alice", inBank}, {"alice", allChanges}, {"bob", inShop}, {"erin", allChanges}, {"erin", inShop}} {
+			for _, refused := range [][2]string{{"alice", inBank}, {"alice", allChanges}, {"bob", inShop}, {"erin", allChanges},
+				{"erin", inShop}} {
 				if status, body := h.as(refused[0], refused[1], "application/json"); status != http.StatusForbidden {
 					t.Errorf("%s as %s: %d %s", refused[1], refused[0], status, body)
 				}
@@ -233,14 +239,16 @@ func TestHistory_ShowsWhatTheUserMayList(t *testing.T) {
 			h.expectOnly("", inShop, canaries[1:]...)
 			h.expectOnly("frank", inShop, "canary-shop-config", "canary-shop-widget")
 
-			definitions := dynamic.NewForConfigOrDie(h.config).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+			definitions := dynamic.NewForConfigOrDie(h.config).Resource(
+				schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 			h.must(definitions.Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
 			storetest.Eventually(t, "the definition is gone", func() bool {
 				_, err := definitions.Get(t.Context(), "widgets.example.com", metav1.GetOptions{})
 				return apierrors.IsNotFound(err)
 			})
 			encrypted := "--encryption-provider-config=" + encryption
-			for name, other := range map[string]*chronicle{"itself": h, "restored": h.restored(encrypted), "replica": h.replica(encrypted)} {
+			for name, other := range map[string]*chronicle{"itself": h, "restored": h.restored(encrypted),
+				"replica": h.replica(encrypted)} {
 				if other == nil {
 					continue
 				}
@@ -316,7 +324,9 @@ func TestHistory_ListsWhatCanNotBeDecrypted(t *testing.T) {
 			dir, given := t.TempDir(), flags(t)
 			first := startServer(t, dir, append(given, withKey("lost", "0123456789abcdef0123456789abcdef"))...)
 			secrets := kubernetes.NewForConfigOrDie(first.config(t)).CoreV1().Secrets("default")
-			secret, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "before"}}, metav1.CreateOptions{})
+			secret, err := secrets.Create(t.Context(),
+				&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "before"}},
+				metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,12 +337,15 @@ func TestHistory_ListsWhatCanNotBeDecrypted(t *testing.T) {
 			first.stop(t)
 			h := (&chronicle{T: t}).of(dir, append(given, withKey("new", "fedcba9876543210fedcba9876543210"))...)
 			list, text := h.list("", allChanges+"?fieldSelector=object.resource%3Dsecrets")
-			if len(list.Items) != 2 || !list.Items[0].Unreadable || !list.Items[1].Unreadable || list.Items[1].Changed != nil || list.Items[1].Verb != "update" || list.Items[1].Object.Name != "s" {
+			if len(list.Items) != 2 || !list.Items[0].Unreadable || !list.Items[1].Unreadable || list.Items[1].Changed != nil ||
+				list.Items[1].Verb != "update" || list.Items[1].Object.Name != "s" {
 				t.Errorf("changes of a Secret that can't be decrypted: %s", text)
 			}
 			for _, item := range list.Items {
-				if status, body := h.as("", "/apis/history.byre.dev/v1/namespaces/default/changes/"+item.Name, "application/json"); status != http.StatusOK ||
-					!strings.Contains(body, `"unreadable":true`) || strings.Contains(body, `"before":`) || strings.Contains(body, `"after":`) {
+				if status, body := h.as("", "/apis/history.byre.dev/v1/namespaces/default/changes/"+item.Name,
+					"application/json"); status != http.StatusOK ||
+					!strings.Contains(body, `"unreadable":true`) || strings.Contains(body, `"before":`) ||
+					strings.Contains(body, `"after":`) {
 					t.Errorf("change %s: %d %s", item.Name, status, body)
 				}
 			}
@@ -349,7 +362,8 @@ func (h *chronicle) fill() {
 		h.write(namespace, "config", "canary-"+namespace+"-config")
 	}
 	secrets := h.kube.CoreV1().Secrets("shop")
-	secret, err := secrets.Create(h.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}, metav1.CreateOptions{})
+	secret, err := secrets.Create(h.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}},
+		metav1.CreateOptions{})
 	h.must(err)
 	secret.Data = map[string][]byte{"key": []byte("canary-shop-secret")}
 	_, err = secrets.Update(h.Context(), secret, metav1.UpdateOptions{})
@@ -357,9 +371,11 @@ func (h *chronicle) fill() {
 	client := dynamic.NewForConfigOrDie(h.config)
 	defineWidgets(h.T, client)
 	widget := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w", "labels": map[string]any{"a": "canary-shop-widget"}},
+		"apiVersion": "example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": "w", "labels": map[string]any{"a": "canary-shop-widget"}},
 	}}
-	_, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("shop").Create(h.Context(), widget, metav1.CreateOptions{})
+	_, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+		Resource: "widgets"}).Namespace("shop").Create(h.Context(), widget, metav1.CreateOptions{})
 	h.must(err)
 }
 
@@ -395,8 +411,10 @@ func TestHistory_ListsInPagesAndBySelectors(t *testing.T) {
 		t.Fatalf("%d changes: %+v", len(list.Items), list.Items)
 	}
 	first, last := list.Items[0], list.Items[5]
-	if first.Verb != "create" || last.Verb != "update" || len(last.Changed) != 1 || last.Changed[0] != (history.FieldChange{Path: "data.key", Old: `"4"`, New: `"5"`}) ||
-		last.Replaces != list.Items[4].Revision || last.Object.Kind != "ConfigMap" || last.Before != nil || last.Who == "" || last.AuditID == "" {
+	if first.Verb != "create" || last.Verb != "update" || len(last.Changed) != 1 ||
+		last.Changed[0] != (history.FieldChange{Path: "data.key", Old: `"4"`, New: `"5"`}) ||
+		last.Replaces != list.Items[4].Revision || last.Object.Kind != "ConfigMap" || last.Before != nil || last.Who == "" ||
+		last.AuditID == "" {
 		t.Errorf("changes: %+v, %+v", first, last)
 	}
 	h.expectPages(ours, list)
@@ -439,7 +457,8 @@ func (h *chronicle) expectPages(path string, want history.ChangeList) {
 func (h *chronicle) expectOptions(path string, want history.ChangeList) {
 	h.Helper()
 	for query, status := range map[string]int{
-		"&continue=x": http.StatusBadRequest, "&resourceVersion=x": http.StatusBadRequest, "&resourceVersion=99999999": http.StatusGatewayTimeout,
+		"&continue=x": http.StatusBadRequest, "&resourceVersion=x": http.StatusBadRequest,
+		"&resourceVersion=99999999":                                         http.StatusGatewayTimeout,
 		"&resourceVersionMatch=Exact&resourceVersion=" + want.Items[3].Name: http.StatusOK,
 	} {
 		got, body := h.as("", path+query, "application/json")
@@ -454,7 +473,8 @@ func (h *chronicle) expectSelected(want history.ChangeList) {
 	last := want.Items[5]
 	for selector, expected := range map[string]int{
 		"object.uid=" + last.Object.UID + ",verb=create": 1, "metadata.name=" + last.Name: 1, "who=nobody": 0,
-		"object.group=apps": 0, "object.resource=nothing": 0, "subresource=status": 0, "object.resource=configmaps,verb!=update,object.name=config": 1,
+		"object.group=apps": 0, "object.resource=nothing": 0, "subresource=status": 0,
+		"object.resource=configmaps,verb!=update,object.name=config": 1,
 	} {
 		list, _ := h.list("", inShop+"?fieldSelector="+url.QueryEscape(selector))
 		if len(list.Items) != expected {
@@ -463,24 +483,31 @@ func (h *chronicle) expectSelected(want history.ChangeList) {
 	}
 	at := func(item history.Change) string { return item.Time.UTC().Format(time.RFC3339Nano) }
 	for selector, expected := range map[string]int{
-		"since=" + want.Items[2].Name: 3, "since=" + at(want.Items[2]): 3, "until=" + at(want.Items[2]): 3, "since=" + at(want.Items[5]): 0,
-		"until=" + want.Items[1].Name + ",since=" + want.Items[0].Name: 1, "since=9999999999": 0, "order=newest,since=" + want.Items[2].Name: 3, "until=" + want.Items[1].Name + ",since=" + want.Items[2].Name: 0,
+		"since=" + want.Items[2].Name: 3, "since=" + at(want.Items[2]): 3, "until=" + at(want.Items[2]): 3,
+		"since=" + at(want.Items[5]):                                   0,
+		"until=" + want.Items[1].Name + ",since=" + want.Items[0].Name: 1, "since=9999999999": 0,
+		"order=newest,since=" + want.Items[2].Name: 3, "until=" + want.Items[1].Name + ",since=" + want.Items[2].Name: 0,
 	} {
-		list, _ := h.list("", inShop+"?fieldSelector="+url.QueryEscape("object.resource=configmaps,object.name=config,"+selector)+"&resourceVersionMatch=Exact&resourceVersion="+want.Items[5].Name)
+		list, _ := h.list("",
+			inShop+"?fieldSelector="+url.QueryEscape("object.resource=configmaps,object.name=config,"+selector)+
+				"&resourceVersionMatch=Exact&resourceVersion="+want.Items[5].Name)
 		if len(list.Items) != expected {
 			h.Errorf("%s: %d changes, want %d", selector, len(list.Items), expected)
 		}
 	}
 	for _, selector := range []string{"since=yesterday", "since!=1", "until!=1", "order=oldest", "order!=newest"} {
-		if status, body := h.as("", inShop+"?fieldSelector="+url.QueryEscape(selector), "application/json"); status != http.StatusBadRequest {
+		if status, body := h.as("", inShop+"?fieldSelector="+url.QueryEscape(selector),
+			"application/json"); status != http.StatusBadRequest {
 			h.Errorf("%s: %d %s", selector, status, body)
 		}
 	}
-	if status, body := h.as("", inShop+"?fieldSelector=object.spec%3Dx", "application/json"); status != http.StatusBadRequest || !strings.Contains(body, "not a known field selector") {
+	if status, body := h.as("", inShop+"?fieldSelector=object.spec%3Dx",
+		"application/json"); status != http.StatusBadRequest || !strings.Contains(body, "not a known field selector") {
 		h.Errorf("an unknown selector: %d %s", status, body)
 	}
 	// Those of cluster-scoped objects are in the namespace default.
-	list, _ := h.list("", "/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.resource%3Dnamespaces,object.name%3Dshop")
+	list, _ := h.list("",
+		"/apis/history.byre.dev/v1/namespaces/default/changes?fieldSelector=object.resource%3Dnamespaces,object.name%3Dshop")
 	if len(list.Items) != 1 || list.Items[0].Object.Namespace != "" || list.Items[0].Namespace != "default" {
 		h.Errorf("changes of a namespace: %+v", list.Items)
 	}
@@ -490,10 +517,12 @@ func (h *chronicle) expectSelected(want history.ChangeList) {
 func (h *chronicle) expectDescribed(path string, last history.Change) {
 	h.Helper()
 	for path, wants := range map[string][]string{
-		inShop + "/" + last.Name:    {`"before":{"apiVersion":"v1"`, `"data":{"key":"4"}`, `"after":`, `"data":{"key":"5"}`},
-		"/apis/history.byre.dev/v1": {`"name":"changes"`, `"singularName":"change"`, `"namespaced":true`, `"verbs":["get","list","watch"]`},
-		"/apis/apiregistration.k8s.io/v1/apiservices/v1.history.byre.dev":     {`"type":"Available"`, `"reason":"Local"`},
-		"/openapi/v3/apis/history.byre.dev/v1":                                {"dev.byre.history.v1.Change", "MoreChanged is how many"},
+		inShop + "/" + last.Name: {`"before":{"apiVersion":"v1"`, `"data":{"key":"4"}`, `"after":`, `"data":{"key":"5"}`},
+		"/apis/history.byre.dev/v1": {`"name":"changes"`, `"singularName":"change"`, `"namespaced":true`,
+			`"verbs":["get","list","watch"]`},
+		"/apis/apiregistration.k8s.io/v1/apiservices/v1.history.byre.dev": {`"type":"Available"`, `"reason":"Local"`},
+		"/openapi/v3/apis/history.byre.dev/v1": {"dev.byre.history.v1.Change",
+			"MoreChanged is how many"},
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles/byre:history-viewer": {`"verbs":["get","list","watch"]`},
 	} {
 		status, body := h.as("", path, "application/json")
@@ -514,7 +543,8 @@ func (h *chronicle) expectDescribed(path string, last history.Change) {
 		names = append(names, column.Name)
 	}
 	cells := table.Rows[5].Cells
-	if got := strings.Join(names, " "); got != "Revision Age Who Verb Object Changed" || cells[0] != last.Name || cells[3] != "update" ||
+	if got := strings.Join(names, " "); got != "Revision Age Who Verb Object Changed" || cells[0] != last.Name ||
+		cells[3] != "update" ||
 		cells[4] != "configmaps/config" || cells[5] != `data.key: "4" → "5"` {
 		h.Errorf("table: %s: %v", got, cells)
 	}
@@ -528,14 +558,17 @@ func (h *chronicle) expectExpired(path string, first history.Change) {
 	last, _ := h.list("", path+newest)
 	succeed(h.T, "compact", "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
 	for _, old := range []string{
-		path + "&limit=1&continue=" + page.Continue, inShop + "/" + first.Name, path + "&resourceVersionMatch=Exact&resourceVersion=" + first.Name,
+		path + "&limit=1&continue=" + page.Continue, inShop + "/" + first.Name,
+		path + "&resourceVersionMatch=Exact&resourceVersion=" + first.Name,
 	} {
-		if status, body := h.as("", old, "application/json"); status != http.StatusGone || !strings.Contains(body, `"reason":"Expired"`) {
+		if status, body := h.as("", old, "application/json"); status != http.StatusGone ||
+			!strings.Contains(body, `"reason":"Expired"`) {
 			h.Errorf("%s: %d %s", old, status, body)
 		}
 	}
 	h.list("", path+newest+"&continue="+last.Continue) // ends with what is left
-	earliest := regexp.MustCompile(`the history of configmaps does not reach back to [^ ]+: the earliest moment is revision (\d+)`)
+	earliest := regexp.MustCompile(
+		`the history of configmaps does not reach back to [^ ]+: the earliest moment is revision (\d+)`)
 	for _, moment := range []string{first.Name, first.Time.UTC().Format(time.RFC3339)} {
 		for _, field := range []string{"since", "until"} {
 			status, body := h.as("", path+url.QueryEscape(","+field+"="+moment), "application/json")
@@ -592,7 +625,9 @@ func (g grants) where(user string) string {
 		for _, resource := range g.in(user, namespace) {
 			condition := "resource = '" + resource + "'"
 			if namespace != "" {
-				condition += " AND namespace = '" + namespace + "' AND revision >= (SELECT created_revision FROM objects WHERE resource = 'namespaces' AND name = '" + namespace + "')"
+				condition += " AND namespace = '" + namespace +
+					"' AND revision >= (SELECT created_revision FROM objects WHERE resource = 'namespaces' AND name = '" + namespace +
+					"')"
 			}
 			visible = append(visible, "("+condition+")")
 		}
@@ -612,7 +647,8 @@ func (h *chronicle) changeAtRandom(random *rand.Rand, namespaces []string, times
 		var create, update, remove func() error
 		switch resource {
 		case "configmaps":
-			client, object := h.kube.CoreV1().ConfigMaps(namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"key": value}}
+			client, object := h.kube.CoreV1().ConfigMaps(namespace),
+				&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"key": value}}
 			create = func() error { _, err := client.Create(h.Context(), object, metav1.CreateOptions{}); return err }
 			update = func() error { _, err := client.Update(h.Context(), object, metav1.UpdateOptions{}); return err }
 			remove = func() error { return client.Delete(h.Context(), meta.Name, metav1.DeleteOptions{}) }
@@ -703,7 +739,8 @@ func (h *chronicle) expectAsSQL(granted grants, user, namespace string, limit in
 	h.Helper()
 	path, condition := allChanges, granted.where(user)
 	if namespace != "" {
-		path, condition = "/apis/history.byre.dev/v1/namespaces/"+namespace+"/changes", condition+" AND namespace = '"+namespace+"'"
+		path, condition = "/apis/history.byre.dev/v1/namespaces/"+namespace+"/changes",
+			condition+" AND namespace = '"+namespace+"'"
 	}
 	mayList := slices.Contains(granted.in(user, namespace), "changes")
 	difference := ""
@@ -721,7 +758,9 @@ func (h *chronicle) expectAsSQL(granted grants, user, namespace string, limit in
 		if status != http.StatusOK {
 			return false
 		}
-		want := rows(h.T, h.endpoint, "SELECT revision FROM changes WHERE resource IN ('configmaps', 'secrets') AND revision <= "+last+" AND "+condition+" ORDER BY revision")
+		want := rows(h.T, h.endpoint,
+			"SELECT revision FROM changes WHERE resource IN ('configmaps', 'secrets') AND revision <= "+last+" AND "+condition+
+				" ORDER BY revision")
 		difference = fmt.Sprintf("%q, want %q", got, want)
 		return slices.Equal(got, want)
 	})
@@ -732,7 +771,8 @@ func (h *chronicle) expectAsSQL(granted grants, user, namespace string, limit in
 func (h *chronicle) expectNoOthers(granted grants, user string, values map[string][]string) {
 	h.Helper()
 	_, _, text, _ := h.pages(user, allChanges, 0)
-	for _, row := range rows(h.T, h.endpoint, "SELECT namespace || '/changes/' || revision FROM changes WHERE namespace IN ('a', 'b', 'c') AND resource IN ('configmaps', 'secrets')") {
+	for _, row := range rows(h.T, h.endpoint,
+		"SELECT namespace || '/changes/' || revision FROM changes WHERE namespace IN ('a', 'b', 'c') AND resource IN ('configmaps', 'secrets')") {
 		_, body := h.as(user, "/apis/history.byre.dev/v1/namespaces/"+row, "application/json")
 		text += body
 	}
@@ -759,7 +799,9 @@ func (h *chronicle) expectGap(granted grants, user string) {
 	if all := granted.in(user, ""); slices.Contains(all, "changes") && slices.Contains(all, "configmaps") {
 		want = http.StatusOK
 	}
-	if status, body := h.as(user, "/apis/history.byre.dev/v1/namespaces/b/changes?fieldSelector=object.resource%3Dconfigmaps,since%3D1", "application/json"); status != want {
+	if status, body := h.as(user,
+		"/apis/history.byre.dev/v1/namespaces/b/changes?fieldSelector=object.resource%3Dconfigmaps,since%3D1",
+		"application/json"); status != want {
 		h.Errorf("%s since revision 1: %d, want %d: %s", user, status, want, body)
 	}
 }
@@ -771,12 +813,15 @@ func (h *chronicle) expectQueried(granted grants, user string, values map[string
 	const these = " WHERE resource IN ('configmaps', 'secrets') AND namespace IN ('a', 'b', 'c')"
 	last := h.csv("", "SELECT max(revision) FROM changes"+these)[0]
 	want := rows(h.T, h.endpoint, "SELECT revision FROM changes"+these+" AND "+granted.where(user)+" ORDER BY revision")
-	if got := slices.DeleteFunc(h.csv(user, "SELECT revision FROM changes"+these+" ORDER BY 1"), func(row string) bool { return row == "" }); !slices.Equal(got, want) {
+	if got := slices.DeleteFunc(h.csv(user, "SELECT revision FROM changes"+these+" ORDER BY 1"), func(row string) bool {
+		return row == ""
+	}); !slices.Equal(got, want) {
 		h.Errorf("%s asks for changes: %q, want %q", user, got, want)
 	}
 	var text strings.Builder
 	for _, statement := range []string{
-		"SELECT before, after FROM changes", "SELECT old, new FROM field_changes", "SELECT c.object, s.object FROM configmaps(" + last + ") c FULL JOIN secrets(" + last + ") s ON false",
+		"SELECT before, after FROM changes", "SELECT old, new FROM field_changes",
+		"SELECT c.object, s.object FROM configmaps(" + last + ") c FULL JOIN secrets(" + last + ") s ON false",
 	} {
 		text.WriteString(strings.Join(h.csv(user, statement), "\n"))
 	}
@@ -800,7 +845,8 @@ func (h *chronicle) expectListsOfThePast(random *rand.Rand) {
 	revisions := h.csv("", "SELECT revision FROM changes WHERE resource = 'configmaps'")
 	for range 10 {
 		revision := revisions[random.IntN(len(revisions))]
-		list, err := h.kube.CoreV1().ConfigMaps("").List(h.Context(), metav1.ListOptions{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		list, err := h.kube.CoreV1().ConfigMaps("").List(h.Context(),
+			metav1.ListOptions{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 		h.must(err)
 		var want []string
 		for _, item := range list.Items {
@@ -809,7 +855,8 @@ func (h *chronicle) expectListsOfThePast(random *rand.Rand) {
 		for _, statement := range []string{
 			"SELECT namespace, name, revision FROM configmaps(" + revision + ") ORDER BY 1, 2",
 			"SELECT c.namespace, c.name, c.revision FROM (SELECT '" + revision + "' AS r) JOIN configmaps(r) c ORDER BY 1, 2",
-			"SELECT namespace, name, revision FROM configmaps_history h WHERE revision <= " + revision + " AND coalesce((SELECT min(c.revision) FROM changes c WHERE c.replaces = h.revision AND c.resource = 'configmaps'), 1e9) > " + revision + " ORDER BY 1, 2",
+			"SELECT namespace, name, revision FROM configmaps_history h WHERE revision <= " + revision +
+				" AND coalesce((SELECT min(c.revision) FROM changes c WHERE c.replaces = h.revision AND c.resource = 'configmaps'), 1e9) > " + revision + " ORDER BY 1, 2",
 		} {
 			if got := h.csv("", statement); !slices.Equal(got, want) {
 				h.Errorf("%s: %q, want %q", statement, got, want)
@@ -825,14 +872,17 @@ func TestHistory_MasksValuesOfSecrets(t *testing.T) {
 	p := past{t, filepath.Join(h.dir, "admin.kubeconfig")}
 	h.makeNamespace("shop")
 	client := h.kube.CoreV1().Secrets("shop")
-	secret, err := client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "canary-one", "same": "canary-same"}}, metav1.CreateOptions{})
+	secret, err := client.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			StringData: map[string]string{"key": "canary-one", "same": "canary-same"}}, metav1.CreateOptions{})
 	h.must(err)
 	secret.Data["key"] = []byte("canary-two")
 	secret, err = client.Update(t.Context(), secret, metav1.UpdateOptions{})
 	h.must(err)
 	revision := secret.ResourceVersion
 
-	one, two := base64.StdEncoding.EncodeToString([]byte("canary-one")), base64.StdEncoding.EncodeToString([]byte("canary-two"))
+	one, two := base64.StdEncoding.EncodeToString([]byte("canary-one")),
+		base64.StdEncoding.EncodeToString([]byte("canary-two"))
 	isMasked := func(what, out string) {
 		t.Helper()
 		for _, canary := range []string{"canary-one", "canary-two", "canary-same"} {
@@ -866,7 +916,8 @@ func TestHistory_MasksValuesOfSecrets(t *testing.T) {
 	}
 	_, table := h.as("", inShop+"/"+revision, "application/json;as=Table;v=v1;g=meta.k8s.io")
 	isMasked("the table of one change", table)
-	if _, got := h.as("", inShop+"/"+revision, "application/json"); !strings.Contains(got, one) || !strings.Contains(got, two) {
+	if _, got := h.as("", inShop+"/"+revision, "application/json"); !strings.Contains(got, one) ||
+		!strings.Contains(got, two) {
 		t.Errorf("a change that is got has no values: %s", got)
 	}
 
@@ -888,7 +939,8 @@ func TestHistory_MasksValuesOfSecrets(t *testing.T) {
 		h.must(err)
 		isMasked("the page "+page, body)
 	}
-	if _, body, _ := fetch(t.Context(), http.DefaultClient, console+"change/shop/"+revision+"?secrets=1"); !strings.Contains(body, one) || !strings.Contains(body, two) {
+	if _, body, _ := fetch(t.Context(), http.DefaultClient,
+		console+"change/shop/"+revision+"?secrets=1"); !strings.Contains(body, one) || !strings.Contains(body, two) {
 		t.Errorf("the page of the change does not show the values when it is asked to: %s", body)
 	}
 }

@@ -134,11 +134,14 @@ func TestHistory_WatchSendsWhatAListHas(t *testing.T) {
 			begun := list.Items[len(list.Items)-1].Revision
 			here := h.watch(h.config, "", inShop+"?watch=1&resourceVersion="+list.ResourceVersion, "application/json")
 			there := h.watch(other, "", inShop+"?watch=1&resourceVersion="+list.ResourceVersion, "application/json")
-			whole := h.watch(other, "", inShop+"?watch=1&allowWatchBookmarks=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan", "application/json")
+			whole := h.watch(other, "",
+				inShop+"?watch=1&allowWatchBookmarks=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan", "application/json")
 			whole.awaits(t, `"k8s.io/initial-events-end":"true"`)
 			const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-			table := h.watch(h.config, "", inShop+"?watch=1&fieldSelector=object.name%3Dconfig-1&resourceVersion="+list.ResourceVersion, asTable)
-			log := command(t, t.TempDir(), "log", "--follow", "-n", "shop", "--kubeconfig", filepath.Join(h.dir, "admin.kubeconfig"))
+			table := h.watch(h.config, "",
+				inShop+"?watch=1&fieldSelector=object.name%3Dconfig-1&resourceVersion="+list.ResourceVersion, asTable)
+			log := command(t, t.TempDir(), "log", "--follow", "-n", "shop", "--kubeconfig",
+				filepath.Join(h.dir, "admin.kubeconfig"))
 			log.awaitOutput(t, "configmaps/config-0")
 			var writing sync.WaitGroup
 			for i := range 3 {
@@ -197,7 +200,9 @@ func (p *serverProcess) awaitOutput(t *testing.T, text string) {
 // expectExpiredWatch deletes the history of ConfigMaps.
 func (h *chronicle) expectExpiredWatch(first history.Change) {
 	h.Helper()
-	open := h.watch(h.config, "", inShop+"?watch=1&resourceVersion="+first.ResourceVersion+"&fieldSelector=object.resource%3Dsecrets", "application/json")
+	open := h.watch(h.config, "",
+		inShop+"?watch=1&resourceVersion="+first.ResourceVersion+"&fieldSelector=object.resource%3Dsecrets",
+		"application/json")
 	succeed(h.T, "compact", "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
 	old := h.watch(h.config, "", inShop+"?watch=1&resourceVersion="+first.ResourceVersion, "application/json")
 	old.awaits(h.T, `"reason":"Expired","code":410`)

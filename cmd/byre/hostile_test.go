@@ -53,7 +53,8 @@ const (
 func bombs() []hostile {
 	deep := func(open, shut string) string { return strings.Repeat(open, 10_001) + strings.Repeat(shut, 10_001) }
 	patch := func(name string, want int, ops ...string) hostile {
-		return hostile{name: name, method: http.MethodPatch, path: victim, contentType: jsonPatch, body: "[" + strings.Join(ops, ",") + "]", want: want}
+		return hostile{name: name, method: http.MethodPatch, path: victim, contentType: jsonPatch,
+			body: "[" + strings.Join(ops, ",") + "]", want: want}
 	}
 	// Each operation copies all of the data: doubled 30 times, one gigabyte.
 	doubled := []string{`{"op":"add","path":"/data/x0","value":"` + strings.Repeat("x", 1000) + `"}`}
@@ -61,22 +62,39 @@ func bombs() []hostile {
 		doubled = append(doubled, fmt.Sprintf(`{"op":"copy","from":"/data","path":"/data/x%d"}`, i+1))
 	}
 	return []hostile{
-		{name: "more than 3 MiB", body: `{"metadata":{"name":"x"},"data":{"a":"` + strings.Repeat("x", 3<<20) + `"}}`, want: http.StatusRequestEntityTooLarge},
-		{name: "deep JSON", body: `{"metadata":{"name":"x","annotations":{"a":` + deep("[", "]") + `}}}`, want: http.StatusBadRequest},
-		{name: "deep objects", body: `{"metadata":{"name":"x"},"data":` + deep(`{"a":`, "}") + `}`, want: http.StatusBadRequest},
-		{name: "deep YAML", contentType: "application/yaml", body: "metadata: {name: x}\ndata: {a: " + deep("[", "]") + "}", want: http.StatusBadRequest},
-		{name: "deep CBOR where it is off", contentType: "application/cbor", body: "\xd9\xd9\xf7" + strings.Repeat("\x81", 10_001) + "\xf6", want: http.StatusUnsupportedMediaType},
-		{name: "deep protobuf", contentType: "application/vnd.kubernetes.protobuf", body: "k8s\x00" + strings.Repeat("\x0a\x7f", 10_001), want: http.StatusBadRequest},
+		{name: "more than 3 MiB", body: `{"metadata":{"name":"x"},"data":{"a":"` + strings.Repeat("x", 3<<20) + `"}}`,
+			want: http.StatusRequestEntityTooLarge},
+		{name: "deep JSON", body: `{"metadata":{"name":"x","annotations":{"a":` + deep("[", "]") + `}}}`,
+			want: http.StatusBadRequest},
+		{name: "deep objects", body: `{"metadata":{"name":"x"},"data":` + deep(`{"a":`, "}") + `}`,
+			want: http.StatusBadRequest},
+		{name: "deep YAML", contentType: "application/yaml", body: "metadata: {name: x}\ndata: {a: " + deep("[", "]") + "}",
+			want: http.StatusBadRequest},
+		{name: "deep CBOR where it is off", contentType: "application/cbor",
+			body: "\xd9\xd9\xf7" + strings.Repeat("\x81", 10_001) + "\xf6", want: http.StatusUnsupportedMediaType},
+		{name: "deep protobuf", contentType: "application/vnd.kubernetes.protobuf",
+			body: "k8s\x00" + strings.Repeat("\x0a\x7f", 10_001), want: http.StatusBadRequest},
 		{name: "YAML of aliases", contentType: "application/yaml", body: aliases(), want: http.StatusBadRequest},
-		{name: "annotations of 257 KiB", body: `{"metadata":{"name":"x","annotations":{"a":"` + strings.Repeat("x", 257<<10) + `"}}}`, want: http.StatusUnprocessableEntity},
-		patch("a patch of 10,001 operations", http.StatusRequestEntityTooLarge, slices.Repeat([]string{`{"op":"test","path":"/kind","value":"ConfigMap"}`}, 10_001)...),
+		{name: "annotations of 257 KiB",
+			body: `{"metadata":{"name":"x","annotations":{"a":"` + strings.Repeat("x", 257<<10) + `"}}}`,
+			want: http.StatusUnprocessableEntity},
+		patch("a patch of 10,001 operations", http.StatusRequestEntityTooLarge,
+			slices.Repeat([]string{`{"op":"test","path":"/kind","value":"ConfigMap"}`}, 10_001)...),
 		patch("a patch that copies copies", http.StatusUnprocessableEntity, doubled...),
-		{name: "a deep merge patch", method: http.MethodPatch, path: victim, contentType: "application/merge-patch+json", body: `{"data":` + deep(`{"a":`, "}") + `}`, want: http.StatusBadRequest},
-		definition("CEL that costs too much", `"x-kubernetes-validations":[{"rule":"self.a.all(x, self.a.all(y, self.a.all(z, x == y && y == z)))"}],"properties":{"a":{"type":"array","items":{"type":"string"}}}`),
-		definition("CEL that is deep", `"x-kubernetes-validations":[{"rule":"`+strings.Repeat("(", 5000)+"true"+strings.Repeat(")", 5000)+`"}]`),
-		definition("a regular expression that unfolds", `"properties":{"a":{"type":"string","pattern":"((((x{1,1000}){1,1000}){1,1000}){1,1000})"}}`),
-		{name: "a selector of a megabyte", method: http.MethodGet, path: configMaps + "?labelSelector=" + strings.Repeat("a,", 1<<19+4<<10), want: http.StatusRequestHeaderFieldsTooLarge},
-		{name: "a header of a megabyte", method: http.MethodGet, header: map[string]string{"X-Large": strings.Repeat("x", 1<<20+8<<10)}, want: http.StatusRequestHeaderFieldsTooLarge},
+		{name: "a deep merge patch", method: http.MethodPatch, path: victim, contentType: "application/merge-patch+json",
+			body: `{"data":` + deep(`{"a":`, "}") + `}`, want: http.StatusBadRequest},
+		definition("CEL that costs too much",
+			`"x-kubernetes-validations":[{"rule":"self.a.all(x, self.a.all(y, self.a.all(z, x == y && y == z)))"}],"properties":{"a":{"type":"array","items":{"type":"string"}}}`),
+		definition("CEL that is deep",
+			`"x-kubernetes-validations":[{"rule":"`+strings.Repeat("(", 5000)+"true"+strings.Repeat(")", 5000)+`"}]`),
+		definition("a regular expression that unfolds",
+			`"properties":{"a":{"type":"string","pattern":"((((x{1,1000}){1,1000}){1,1000}){1,1000})"}}`),
+		{name: "a selector of a megabyte", method: http.MethodGet,
+			path: configMaps + "?labelSelector=" + strings.Repeat("a,", 1<<19+4<<10),
+			want: http.StatusRequestHeaderFieldsTooLarge},
+		{name: "a header of a megabyte", method: http.MethodGet,
+			header: map[string]string{"X-Large": strings.Repeat("x", 1<<20+8<<10)},
+			want:   http.StatusRequestHeaderFieldsTooLarge},
 	}
 }
 
@@ -101,7 +119,8 @@ func definition(name, schema string) hostile {
 // sql returns texts that would end an SQL statement if they were inserted into one.
 func sql() []hostile {
 	var requests []hostile
-	for _, text := range []string{`' OR 1=1 --`, `x'; DROP TABLE objects; --`, `") OR ("1"="1`, `%' OR name LIKE '%`, `$1`, `?1`, "a\x00b", "\xff"} {
+	for _, text := range []string{`' OR 1=1 --`, `x'; DROP TABLE objects; --`, `") OR ("1"="1`, `%' OR name LIKE '%`, `$1`,
+		`?1`, "a\x00b", "\xff"} {
 		quoted := url.QueryEscape(text)
 		for _, r := range []hostile{
 			{name: "name", path: configMaps + "/" + url.PathEscape(text), want: 0},
@@ -110,7 +129,8 @@ func sql() []hostile {
 			{name: "label", path: configMaps + "?labelSelector=" + quoted, want: http.StatusBadRequest},
 			{name: "continue", path: configMaps + "?limit=1&continue=" + quoted, want: http.StatusBadRequest},
 			{name: "resourceVersion", path: configMaps + "?resourceVersion=" + quoted, want: 0},
-			{name: "created name", path: configMaps, method: http.MethodPost, body: named(text), want: http.StatusUnprocessableEntity},
+			{name: "created name", path: configMaps, method: http.MethodPost, body: named(text),
+				want: http.StatusUnprocessableEntity},
 		} {
 			if r.method == "" {
 				r.method = http.MethodGet
@@ -131,7 +151,9 @@ func named(name string) string {
 }
 
 // leak matches texts that no answer may contain.
-var leak = regexp.MustCompile(`(?i)sqlstate|sqlite|postgres|pgx|select .* from|byre\.db|/pki/|goroutine |\.go:\d+|PRIVATE KEY|admin-secret|` + regexp.QuoteMeta(os.TempDir()) + `/`)
+var leak = regexp.MustCompile(
+	`(?i)sqlstate|sqlite|postgres|pgx|select .* from|byre\.db|/pki/|goroutine |\.go:\d+|PRIVATE KEY|admin-secret|` +
+		regexp.QuoteMeta(os.TempDir()) + `/`)
 
 // TestHostile_RequestsAreRefused sends requests that the server must refuse, and checks
 // that the server and its objects are unharmed. No other test of the shared server writes ConfigMaps to
@@ -147,7 +169,8 @@ func TestHostile_RequestsAreRefused(t *testing.T) {
 				_, err := kube.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 				return err == nil, err
 			})
-			if status, answer := (hostile{body: `{"metadata":{"name":"victim"},"data":{"a":"b"}}`}).send(t, config); status != http.StatusCreated {
+			if status, answer := (hostile{body: `{"metadata":{"name":"victim"},"data":{"a":"b"}}`}).send(t,
+				config); status != http.StatusCreated {
 				t.Fatalf("%d %s", status, answer)
 			}
 			before := everything(t, kube)
@@ -178,7 +201,8 @@ func TestHostile_RequestsAreRefused(t *testing.T) {
 func hostileTokens(t *testing.T) string {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("admin-secret,admin,1,system:masters\nalice-secret,alice,2\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("admin-secret,admin,1,system:masters\nalice-secret,alice,2\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return tokens
@@ -305,17 +329,21 @@ func TestProxy_ReachesNoLoopback(t *testing.T) {
 	namespace := server.makeNamespace(t)
 	awaitAccount(t, kubernetes.NewForConfigOrDie(config), namespace)
 	pods := "/api/v1/namespaces/" + namespace + "/pods"
-	if status, answer := (hostile{path: pods, body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`}).send(t, config); status != http.StatusCreated {
+	if status, answer := (hostile{path: pods,
+		body: `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`}).send(t,
+		config); status != http.StatusCreated {
 		t.Fatalf("%d %s", status, answer)
 	}
 	for _, ip := range []string{"127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1"} {
-		claim := hostile{method: http.MethodPatch, path: pods + "/p/status", contentType: "application/merge-patch+json", body: fmt.Sprintf(`{"status":{"podIP":%q,"podIPs":[{"ip":%q}]}}`, ip, ip)}
+		claim := hostile{method: http.MethodPatch, path: pods + "/p/status", contentType: "application/merge-patch+json",
+			body: fmt.Sprintf(`{"status":{"podIP":%q,"podIPs":[{"ip":%q}]}}`, ip, ip)}
 		if status, answer := claim.send(t, config); status != http.StatusOK && status != http.StatusUnprocessableEntity {
 			t.Fatalf("%s: %d %s", ip, status, answer)
 		} else if status == http.StatusUnprocessableEntity {
 			continue // no Pod can have this address
 		}
-		if status, answer := (hostile{method: http.MethodGet, path: pods + "/p:" + port + "/proxy/"}).send(t, config); status < 400 {
+		if status, answer := (hostile{method: http.MethodGet, path: pods + "/p:" + port + "/proxy/"}).send(t,
+			config); status < 400 {
 			t.Errorf("by a Pod at %s: %d %s", ip, status, answer)
 		}
 	}
@@ -361,7 +389,8 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 		body, _ := io.Pipe()
 		// The client waits for the goroutine that reads this body.
 		context.AfterFunc(ctx, func() { body.Close() })
-		request, err := http.NewRequestWithContext(ctx, method, config.Host+path, io.MultiReader(strings.NewReader(`{"metadata":`), body))
+		request, err := http.NewRequestWithContext(ctx, method, config.Host+path,
+			io.MultiReader(strings.NewReader(`{"metadata":`), body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +423,9 @@ func startFlood(t *testing.T, config *rest.Config, method, path string, requests
 // full waits until the server refuses requests of the flood.
 func (f *flood) full(t *testing.T) {
 	t.Helper()
-	storetest.EventuallyDone(t, "a refused request", func(context.Context) (bool, error) { return f.refused.Load() > 0, nil })
+	storetest.EventuallyDone(t, "a refused request", func(context.Context) (bool, error) {
+		return f.refused.Load() > 0, nil
+	})
 }
 
 // p99 returns the 99th percentile of the latency of many reads, each of which must succeed.
@@ -444,7 +475,8 @@ func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) {
 	if flooded > quiet+5*time.Second {
 		t.Errorf("p99 of others is %v, before the flood it was %v", flooded, quiet)
 	}
-	if _, metrics := server.mustGet(t, "/metrics"); !strings.Contains(metrics, `apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default"`) {
+	if _, metrics := server.mustGet(t, "/metrics"); !strings.Contains(metrics,
+		`apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default"`) {
 		t.Error("the metrics don't say who was turned away")
 	}
 }
@@ -454,7 +486,8 @@ func TestFlowControl_FloodHardlyAffectsOthers(t *testing.T) {
 func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, t.TempDir(), "--token-auth-file", flowTokens(t), "--authorization-mode=AlwaysAllow",
-		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5", "--controllers=", floodTimeout)
+		"--enable-priority-and-fairness=false", "--max-requests-inflight=5", "--max-mutating-requests-inflight=5",
+		"--controllers=", floodTimeout)
 	flooder := withToken(server.config(t), "flooder")
 	client, err := rest.HTTPClientFor(flooder)
 	if err != nil {
@@ -478,8 +511,11 @@ func TestFlowControl_MaxInFlightWithoutFairness(t *testing.T) {
 	f := startFlood(t, flooder, http.MethodPost, configMaps, 50)
 	f.full(t)
 	p99(t, withToken(server.config(t), "others")) // reads are still answered
-	storetest.EventuallyDone(t, "45 refused requests", func(context.Context) (bool, error) { return f.refused.Load() == 45, nil })
-	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t, flooder); status != http.StatusTooManyRequests {
+	storetest.EventuallyDone(t, "45 refused requests", func(context.Context) (bool, error) {
+		return f.refused.Load() == 45, nil
+	})
+	if status, answer := (hostile{body: `{"metadata":{"name":"late"}}`}).send(t,
+		flooder); status != http.StatusTooManyRequests {
 		t.Errorf("one more write is answered with %d %s", status, answer)
 	}
 	f.end()
@@ -548,7 +584,8 @@ func (f *framed) open(stream uint32, token string) error {
 			return err
 		}
 	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true,
+		EndHeaders: true})
 }
 
 // TestHTTP2_StreamsAreBounded: the server refuses streams beyond its limit. A client that
@@ -627,7 +664,8 @@ func TestWatch_IdleWatchesTakeLittleMemory(t *testing.T) {
 	for range watches / perConnection {
 		// A hundred watches share a transport: the server allows no more streams on a
 		// connection.
-		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		for range perConnection {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+configMaps+"?watch=1", nil)
 			if err != nil {

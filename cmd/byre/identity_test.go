@@ -50,7 +50,8 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 	if err := os.WriteFile(policy, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := startServer(t, dir, "--with-scheduler", "--with-controller-manager", "--audit-policy-file", policy, "--audit-log-path", log)
+	server := startServer(t, dir, "--with-scheduler", "--with-controller-manager", "--audit-policy-file", policy,
+		"--audit-log-path", log)
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	createReadyNode(t, client, "node1")
 	t.Run("eviction by taints of devices", func(t *testing.T) { testDeviceTaintEviction(t, client) })
@@ -73,7 +74,8 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 		t.Errorf("the fields of a Pod are managed by %q", manager)
 	}
 	t.Run("migration of a resource", func(t *testing.T) { testStorageVersionMigration(t, client) })
-	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
+	if err := deployments.Delete(t.Context(), "web",
+		metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the ReplicaSet is collected", func(ctx context.Context) (bool, error) {
@@ -85,14 +87,17 @@ func TestControllers_ActUnderTheirOwnNames(t *testing.T) {
 		"create deployments byre-admin", "create replicasets " + deploymentController, "create pods " + replicaSetController,
 		"create pods system:kube-scheduler", "delete replicasets " + garbageCollector,
 	})
-	expectAudited(t, log, deploymentController, replicaSetController, garbageCollector, "system:kube-scheduler", "system:kube-controller-manager")
+	expectAudited(t, log, deploymentController, replicaSetController, garbageCollector, "system:kube-scheduler",
+		"system:kube-controller-manager")
 	_, metrics := server.mustGet(t, "/metrics")
-	for _, schema := range []string{"kube-system-service-accounts", "kube-scheduler", "kube-controller-manager", "system-leader-election"} {
+	for _, schema := range []string{"kube-system-service-accounts", "kube-scheduler", "kube-controller-manager",
+		"system-leader-election"} {
 		if !strings.Contains(metrics, fmt.Sprintf(`apiserver_flowcontrol_dispatched_requests_total{flow_schema=%q`, schema)) {
 			t.Errorf("no request has the FlowSchema %s", schema)
 		}
 	}
-	if _, err := client.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller", metav1.GetOptions{}); err != nil {
+	if _, err := client.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "deployment-controller",
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 	if status := server.stop(t); status != 0 {
@@ -129,7 +134,8 @@ func letOnlyControllersCreatePods(t *testing.T, client kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	awaitAccount(t, client, "default")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	storetest.EventuallyDone(t, "the policy denies an administrator's Pod", func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
@@ -267,20 +273,23 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 			p := startServer(t, dir, append(flags, "--event-ttl=1s", "--controllers=")...)
 			actAsJane(t, p)
 			const isChange = `resource IN ('configmaps', 'deployments') AND namespace = 'default' AND name IN ('applied', 'made', 'web')`
-			expectRows(t, endpoint, `SELECT op, verb, subresource, manager, who, real_user, resource FROM changes WHERE `+isChange+` ORDER BY revision`,
+			expectRows(t, endpoint,
+				`SELECT op, verb, subresource, manager, who, real_user, resource FROM changes WHERE `+isChange+` ORDER BY revision`,
 				"create|create||kubectl-create|jane|root|configmaps",
 				"create|create||kubectl-create|root||deployments",
 				"update|patch|scale|kubectl|jane|root|deployments",
 				"update|patch|status|kubectl|jane|root|deployments",
 				"create|apply||deployer|jane|root|configmaps",
 				"delete|delete|||jane|root|configmaps")
-			expectRows(t, endpoint, `SELECT verb, subresource, manager, who, real_user, resource FROM objects WHERE `+isChange+` ORDER BY revision`,
+			expectRows(t, endpoint,
+				`SELECT verb, subresource, manager, who, real_user, resource FROM objects WHERE `+isChange+` ORDER BY revision`,
 				"patch|status|kubectl|jane|root|deployments",
 				"apply||deployer|jane|root|configmaps")
 			storetest.Eventually(t, "the Event has expired", func() bool {
 				return len(rows(t, endpoint, `SELECT 1 FROM changes WHERE resource = 'events' AND op = 'delete'`)) > 0
 			})
-			expectRows(t, endpoint, `SELECT verb, subresource, manager, who, real_user FROM changes WHERE resource = 'events' AND op = 'delete'`,
+			expectRows(t, endpoint,
+				`SELECT verb, subresource, manager, who, real_user FROM changes WHERE resource = 'events' AND op = 'delete'`,
 				"expire|||system:byre|")
 			if status := p.stop(t); status != 0 {
 				t.Fatalf("stopped with %d", status)
@@ -291,7 +300,8 @@ func TestChanges_NameWhoAndHow(t *testing.T) {
 				map[string][]string{"postgres": {"backup|byre"}}[name]...)
 			expectRows(t, endpoint, `SELECT * FROM changes WHERE verb = '' OR who = ''`)
 			expectRows(t, endpoint, `SELECT * FROM objects WHERE verb = '' OR who = ''`)
-			if own := rows(t, endpoint, `SELECT DISTINCT verb FROM changes WHERE "group" = 'byre' OR who = 'system:apiserver'`); len(own) == 0 {
+			if own := rows(t, endpoint,
+				`SELECT DISTINCT verb FROM changes WHERE "group" = 'byre' OR who = 'system:apiserver'`); len(own) == 0 {
 				t.Error("no changes by byre itself")
 			}
 			documented := packaged(t, "docs/operations/sql.md")
@@ -330,25 +340,30 @@ func actAsJane(t *testing.T, p *serverProcess) {
 	}
 	created := metav1.CreateOptions{FieldManager: "kubectl-create"}
 	storetest.EventuallyDone(t, "jane may create ConfigMaps", func(ctx context.Context) (bool, error) {
-		_, err := jane.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, created)
+		_, err := jane.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "made"}}, created)
 		return err == nil, nil //nolint:nilerr // RBAC has not yet seen the binding
 	})
-	if _, err := root.AppsV1().Deployments("default").Create(t.Context(), webDeployment("example.com/web:1"), created); err != nil {
+	if _, err := root.AppsV1().Deployments("default").Create(t.Context(), webDeployment("example.com/web:1"),
+		created); err != nil {
 		t.Fatal(err)
 	}
 	for _, patch := range [][2]string{{"scale", `{"spec":{"replicas":3}}`}, {"status", `{"status":{"replicas":3}}`}} {
-		if _, err := jane.AppsV1().Deployments("default").Patch(t.Context(), "web", types.MergePatchType, []byte(patch[1]), metav1.PatchOptions{}, patch[0]); err != nil {
+		if _, err := jane.AppsV1().Deployments("default").Patch(t.Context(), "web", types.MergePatchType, []byte(patch[1]),
+			metav1.PatchOptions{}, patch[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	applied := corev1ac.ConfigMap("applied", "default").WithData(map[string]string{"a": "b"})
-	if _, err := jane.CoreV1().ConfigMaps("default").Apply(t.Context(), applied, metav1.ApplyOptions{FieldManager: "deployer"}); err != nil {
+	if _, err := jane.CoreV1().ConfigMaps("default").Apply(t.Context(), applied,
+		metav1.ApplyOptions{FieldManager: "deployer"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := jane.CoreV1().ConfigMaps("default").Delete(t.Context(), "made", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}, InvolvedObject: corev1.ObjectReference{Namespace: "default"}}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"},
+		InvolvedObject: corev1.ObjectReference{Namespace: "default"}}
 	if _, err := root.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +394,8 @@ func expectCarried(t *testing.T, dir, endpoint string) {
 		}
 		// SQLite's rows have checksums, those of who wrote them too.
 		path := strings.TrimPrefix(copied, "sqlite://")
-		tool(t, "sqlite3", path, `UPDATE current_objects SET real_user = 'eve' WHERE name = 'web'; UPDATE undo_log SET subresource = '' WHERE subresource = 'scale'`)
+		tool(t, "sqlite3", path,
+			`UPDATE current_objects SET real_user = 'eve' WHERE name = 'web'; UPDATE undo_log SET subresource = '' WHERE subresource = 'scale'`)
 		_, out, _ := call("check", "--endpoint", copied)
 		if n := strings.Count(out, "deployments.apps default/web: the row does not have its checksum"); n != 2 {
 			t.Errorf("a check of changed authors: %s", out)

@@ -64,7 +64,8 @@ var bans = map[string][]string{
 		"k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/", "byre/sqlstore/sqlite",
 		"byre/sqlstore/postgres",
 	},
-	"sqlstore/bucket":    {"byre/sqlstore", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
+	"sqlstore/bucket": {"byre/sqlstore", "k8s.io/", "sigs.k8s.io/", "database/sql", "github.com/jackc/",
+		"modernc.org/"},
 	"sqlstore/dbtest":    {"k8s.io/", "database/sql", "github.com/jackc/", "modernc.org/"},
 	"sqlstore/etcd":      {"k8s.io/"},
 	"sqlstore/postgres":  {"k8s.io/", "modernc.org/"},
@@ -162,7 +163,9 @@ func checkFile(t *testing.T, root, name string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(bans[banned], func(ban string) bool { return isIn(imported, strings.TrimSuffix(ban, "/")) }) && !slices.Contains(leaves, imported) {
+		if slices.ContainsFunc(bans[banned], func(ban string) bool {
+			return isIn(imported, strings.TrimSuffix(ban, "/"))
+		}) && !slices.Contains(leaves, imported) {
 			t.Errorf("%s: %s may not import %s", rel, banned, imported)
 		}
 		if complaint := from.complain(imported); complaint != "" {

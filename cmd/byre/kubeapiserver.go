@@ -56,7 +56,8 @@ func serveInPlace(ctx context.Context, o *server.KubeAPIServer) error {
 		return err
 	}
 	if flags := o.Ignored(); len(flags) > 0 {
-		klog.InfoS("byre keeps its objects in SQLite or PostgreSQL: some flags of kube-apiserver change nothing", "ignored", flags)
+		klog.InfoS("byre keeps its objects in SQLite or PostgreSQL: some flags of kube-apiserver change nothing", "ignored",
+			flags)
 	}
 	if o.ChoosesDatabase() || len(o.EtcdServers) == 0 {
 		return serve(ctx, o.Options)
@@ -68,7 +69,8 @@ func serveInPlace(ctx context.Context, o *server.KubeAPIServer) error {
 		if err != nil {
 			return err
 		}
-		klog.Warningf("--etcd-servers is not used: objects are kept in %s; --data-dir and --endpoint choose another place", dsn)
+		klog.Warningf("--etcd-servers is not used: objects are kept in %s; --data-dir and --endpoint choose another place",
+			dsn)
 		return serve(ctx, o.Options)
 	case err != nil:
 		return nil //nolint:nilerr // a stop that was asked for before the start is no failure
@@ -76,7 +78,8 @@ func serveInPlace(ctx context.Context, o *server.KubeAPIServer) error {
 	o.Store.DataDir = etcd.Dir(o.EtcdPrefix)
 	// A test may start again on the same data with new keys, as kube-apiserver can.
 	o.Store.AcceptNewKeys = true
-	o.Store.IsForTest, o.Store.DiskReserve = true, resource.QuantityValue{} // envtest has etcd do as much, by --unsafe-no-fsync
+	// envtest has etcd do as much, by --unsafe-no-fsync
+	o.Store.IsForTest, o.Store.DiskReserve = true, resource.QuantityValue{}
 	return serveUntilEnd(ctx, etcd, o.Options)
 }
 
@@ -141,8 +144,10 @@ func newEtcdCommand() *cobra.Command {
 		SilenceErrors:      true,
 	}
 	client.AddVersion(cmd.Flags(), "", func() string { return "etcd Version: " + standin.Version + "\n" })
-	cmd.Flags().StringSliceVar(&o.ListenURLs, "listen-client-urls", []string{"http://localhost:2379"}, "URLs to listen on.")
-	cmd.Flags().StringVar(&o.DataDir, "data-dir", "default.etcd", "Directory in which byre under the name kube-apiserver keeps its database.")
+	cmd.Flags().StringSliceVar(&o.ListenURLs, "listen-client-urls", []string{"http://localhost:2379"},
+		"URLs to listen on.")
+	cmd.Flags().StringVar(&o.DataDir, "data-dir", "default.etcd",
+		"Directory in which byre under the name kube-apiserver keeps its database.")
 	return cmd
 }
 

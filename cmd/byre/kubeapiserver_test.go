@@ -42,7 +42,8 @@ func TestNames_KubeAPIServerKeepsObjectsBesideTheStandinAndEndsWithIt(t *testing
 		server.mustRun(t)
 		return strings.Contains(server.log.String(), serving)
 	})
-	if log := server.log.String(); strings.Count(log, "change nothing") != 1 || !strings.Contains(log, `ignored=["--etcd-cafile","--storage-backend"]`) {
+	if log := server.log.String(); strings.Count(log, "change nothing") != 1 ||
+		!strings.Contains(log, `ignored=["--etcd-cafile","--storage-backend"]`) {
 		t.Error("the log does not say once which flags are ignored")
 	}
 	for _, file := range []string{filepath.Join(dir, "byre.db"), filepath.Join(certs, "apiserver.crt")} {
@@ -72,8 +73,9 @@ func TestNames_KubeAPIServerBesideAnotherEtcdKeepsItsOwnDatabase(t *testing.T) {
 		if args == nil {
 			data = filepath.Join(work, "byre-data")
 		}
-		server := startAs(t, "kube-apiserver", work, data, append(args, "--etcd-servers=https://127.0.0.1:1", "--etcd-cafile=ca.crt",
-			"--bind-address=127.0.0.1", "--secure-port=0")...)
+		server := startAs(t, "kube-apiserver", work, data,
+			append(args, "--etcd-servers=https://127.0.0.1:1", "--etcd-cafile=ca.crt",
+				"--bind-address=127.0.0.1", "--secure-port=0")...)
 		awaitReady(t, server)
 		if _, err := os.Stat(filepath.Join(data, "byre.db")); err != nil {
 			t.Error(err)
@@ -138,7 +140,8 @@ func TestNames_KubectlIsTheOneOnThePath(t *testing.T) {
 	cmd.Args = []string{"kubectl", "version"}
 	cmd.Env = append(os.Environ(), asProgram+"=1", "KUBECTL=", "PATH="+t.TempDir())
 	problem, _ := cmd.CombinedOutput()
-	if status := cmd.ProcessState.ExitCode(); status != 1 || strings.Count(string(problem), "\n") != 1 || !strings.Contains(string(problem), "put one on the PATH") {
+	if status := cmd.ProcessState.ExitCode(); status != 1 || strings.Count(string(problem), "\n") != 1 ||
+		!strings.Contains(string(problem), "put one on the PATH") {
 		t.Errorf("without a kubectl: %d, %q", status, problem)
 	}
 }

@@ -43,7 +43,8 @@ func newKubeconfigCommand() *cobra.Command {
 				return err
 			}
 			if slices.Contains(user.Groups, pki.SystemMasters) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the group %s may do everything, whatever RBAC says, until the certificate expires on %s\n",
+				fmt.Fprintf(cmd.ErrOrStderr(),
+					"warning: the group %s may do everything, whatever RBAC says, until the certificate expires on %s\n",
 					pki.SystemMasters, config.Now.Add(user.Lifetime).Format(time.DateOnly))
 			}
 			_, err = cmd.OutOrStdout().Write(text)

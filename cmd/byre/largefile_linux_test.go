@@ -118,7 +118,8 @@ func TestServe_ChecksALargeFileWhileItServes(t *testing.T) {
 	if !isEarly {
 		t.Error("it has not served before the check was complete")
 	}
-	createConfigMap(t, kubernetes.NewForConfigOrDie(p.config(t)).CoreV1().ConfigMaps("default"), "written-to-a-damaged-file")
+	createConfigMap(t, kubernetes.NewForConfigOrDie(p.config(t)).CoreV1().ConfigMaps("default"),
+		"written-to-a-damaged-file")
 }
 
 // TestTakeover_OfALargeDatabase measures how long clients can't write, with BYRE_TAKEOVER ConfigMaps of 8 KB.
@@ -165,7 +166,8 @@ func TestTakeover_OfALargeDatabase(t *testing.T) {
 	await("the old one has a copy", began, follows(a))
 	await("its copy is complete", began, func() bool { // until then the standby waits for it
 		_, metrics := b.mustGet(t, "/metrics")
-		return gauge(metrics, "byre_replication_lag_seconds") == 0 && gauge(metrics, "byre_replication_last_success_timestamp_seconds") > 0
+		return gauge(metrics, "byre_replication_lag_seconds") == 0 &&
+			gauge(metrics, "byre_replication_last_success_timestamp_seconds") > 0
 	})
 	began = time.Now()
 	await("the lease says so", began, func() bool { return time.Since(began) > 7*time.Second }) // two renewals
@@ -190,12 +192,14 @@ func loadConfigMaps(t *testing.T, path string, n int) {
 			for i := range n {
 				_, _ = content.Read(random)
 				name, uid := fmt.Sprintf("large-%06d", i), fmt.Sprintf("00000000-0000-4000-8000-%012d", i)
-				value := fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":%q,"creationTimestamp":"2026-01-01T00:00:00Z"},"data":{"x":"%s"}}`,
+				value := fmt.Sprintf(
+					`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":%q,"creationTimestamp":"2026-01-01T00:00:00Z"},"data":{"x":"%s"}}`,
 					name, uid, hex.EncodeToString(random))
-				row := &sqlstore.ObjectRow{Time: now, Author: sqlstore.Author{User: "test", Verb: "create"}, Record: sqlstore.Record{
-					Key: sqlstore.Key{Resource: "configmaps", Namespace: "default", Name: name}, UID: uid,
-					Created: int64(i) + 1, Revision: int64(i) + 1, Value: []byte(value),
-				}}
+				row := &sqlstore.ObjectRow{Time: now, Author: sqlstore.Author{User: "test", Verb: "create"},
+					Record: sqlstore.Record{
+						Key: sqlstore.Key{Resource: "configmaps", Namespace: "default", Name: name}, UID: uid,
+						Created: int64(i) + 1, Revision: int64(i) + 1, Value: []byte(value),
+					}}
 				if !yield(row, nil) {
 					return
 				}

@@ -61,9 +61,11 @@ func TestShutdown_WatchesGoOnDuringTheDelay(t *testing.T) {
 // testWatchDuringDelay returns false if the delay had ended before the test has written.
 func testWatchDuringDelay(t *testing.T, delay time.Duration) bool {
 	t.Helper()
-	server := startServer(t, t.TempDir(), "--shutdown-delay-duration="+delay.String(), "--shutdown-watch-termination-grace-period=1m")
+	server := startServer(t, t.TempDir(), "--shutdown-delay-duration="+delay.String(),
+		"--shutdown-watch-termination-grace-period=1m")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
-	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=late"})
+	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "metadata.name=late"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,8 @@ func TestShutdown_RefusesWhileDraining(t *testing.T) {
 			created := make(chan error, 1)
 			go func() {
 				made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}
-				_, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{})
+				_, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made,
+					metav1.CreateOptions{})
 				created <- err
 			}()
 			select {
@@ -213,7 +216,8 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 			},
 			Rules: []registrationv1.RuleWithOperations{{
 				Operations: []registrationv1.OperationType{registrationv1.Create},
-				Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}},
 		}
 	}
@@ -224,12 +228,14 @@ func (h *slowHook) install(t *testing.T, client kubernetes.Interface) {
 		ObjectMeta: metav1.ObjectMeta{Name: "slow"},
 		Webhooks:   []registrationv1.ValidatingWebhook{webhook("slow"), refused},
 	}
-	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the webhooks are in force", func(ctx context.Context) (bool, error) {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
-		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, probe,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil, nil
 	})
 }
@@ -311,7 +317,8 @@ func TestShutdown_ServesDuringTheDelayUntilASecondSIGTERM(t *testing.T) {
 		}
 	}
 	made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
-	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").Create(t.Context(), made,
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("a write during the delay: %v", err)
 	}
 	storetest.Eventually(t, "a later SIGTERM ends the process", func() bool {
@@ -379,14 +386,17 @@ func TestSystemd_IsReadyAtTheQuota(t *testing.T) {
 		t.Errorf("the server's own object: %v", err)
 	}
 	storetest.EventuallyDone(t, "the server has an identity Lease", func(ctx context.Context) (bool, error) {
-		leases, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+		leases, err := client.CoordinationV1().Leases("kube-system").List(ctx,
+			metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
 		return err == nil && len(leases.Items) == 1, err
 	})
 	node := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-	if _, err := client.CoordinationV1().Leases("kube-node-lease").Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoordinationV1().Leases("kube-node-lease").Create(t.Context(), node,
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("the Lease of a node: %v", err)
 	}
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{}); err == nil {
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "more"}}, metav1.CreateOptions{}); err == nil {
 		t.Error("a Namespace is created at the quota")
 	}
 	// Before the stop, which may come while controllers start and log that they can't.

@@ -67,7 +67,8 @@ func TestLog_OfAStartIsShort(t *testing.T) {
 
 // retried matches what upstream's controllers log as errors, in kube-controller-manager too, when
 // they do a step again because of a write or a deletion that they had not yet seen.
-var retried = regexp.MustCompile(`is not as new as written version|the object has been modified|failed with replicasets\.apps \\"[^"]+" not found`)
+var retried = regexp.MustCompile(
+	`is not as new as written version|the object has been modified|failed with replicasets\.apps \\"[^"]+" not found`)
 
 func TestRetried_MatchesWhatAClusterLogged(t *testing.T) {
 	t.Parallel()
@@ -87,7 +88,8 @@ func TestRetried_MatchesWhatAClusterLogged(t *testing.T) {
 // goes on: none of that is an error.
 func TestLog_OfAClusterHasNoErrors(t *testing.T) {
 	t.Parallel()
-	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--with-scheduler", "--with-controller-manager"}
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--with-scheduler",
+		"--with-controller-manager"}
 	first := startServer(t, t.TempDir(), flags...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
 	second := startServer(t, t.TempDir(), flags...)
@@ -98,7 +100,8 @@ func TestLog_OfAClusterHasNoErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitRollout(t, client, "example.com/web:1")
-	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
+	if err := deployments.Delete(t.Context(), "web",
+		metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the Deployment is gone", func(ctx context.Context) (bool, error) {
@@ -163,7 +166,8 @@ func TestLog_HasNoPassword(t *testing.T) {
 				t.Error("the password is in the log")
 			}
 			for line := range strings.Lines(log) {
-				if object := map[string]any{}; format == "json" && (json.Unmarshal([]byte(line), &object) != nil || object["msg"] == nil) {
+				if object := map[string]any{}; format == "json" &&
+					(json.Unmarshal([]byte(line), &object) != nil || object["msg"] == nil) {
 					t.Fatalf("a line of the log is not an object with a message: %q", line)
 				}
 			}
@@ -175,7 +179,8 @@ func TestLog_HasNoPassword(t *testing.T) {
 		"postgres://user:" + password + "@127.0.0.1:1/database?sslcert=/no/such/file&sslkey=/no/such/file",
 		"postgres://user:" + password + "@127.0.0.1:port/database",
 	} {
-		for _, args := range [][]string{{"serve", "-v=10", "--data-dir", t.TempDir()}, {"status", "--data-dir", t.TempDir()}, {"migrate", "status"}, {"backup", "-"}} {
+		for _, args := range [][]string{{"serve", "-v=10", "--data-dir", t.TempDir()}, {"status", "--data-dir", t.TempDir()},
+			{"migrate", "status"}, {"backup", "-"}} {
 			p := command(t, "", append(args, "--endpoint", bad)...)
 			if status := p.wait(t); status == 0 || strings.Contains(p.log.String(), password) {
 				t.Errorf("byre %s with %s: status %d, %q", args[0], bad, status, p.log)
@@ -205,7 +210,8 @@ func TestLog_LimitsRepeatedLines(t *testing.T) {
 			stranger.BearerToken = "wrong"
 			for range requests {
 				probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}} // the webhook's rules match this name
-				if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), probe, metav1.CreateOptions{}); !apierrors.IsInternalError(err) {
+				if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), probe,
+					metav1.CreateOptions{}); !apierrors.IsInternalError(err) {
 					t.Fatalf("the webhook's failure is %v", err)
 				}
 				if status, _, err := get(t.Context(), stranger, "/api"); err != nil || status != http.StatusUnauthorized {
@@ -231,11 +237,13 @@ func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cluster.Stop() }) // it says which signal ended the server
-	server := startServer(t, t.TempDir(), "--endpoint", cluster.DSN("postgres"), "--with-controller-manager", "--with-scheduler")
+	server := startServer(t, t.TempDir(), "--endpoint", cluster.DSN("postgres"), "--with-controller-manager",
+		"--with-scheduler")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	waitForLeader(t, client, "")
 	createReadyNode(t, client, "node1")
-	if _, err := client.AppsV1().Deployments("default").Create(t.Context(), webDeployment("example.com/web:1"), metav1.CreateOptions{}); err != nil {
+	if _, err := client.AppsV1().Deployments("default").Create(t.Context(), webDeployment("example.com/web:1"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitRollout(t, client, "example.com/web:1")
@@ -246,7 +254,8 @@ func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.Eventually(t, "a write is refused, which its client repeats ten times", func() bool {
-		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
+		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 		return err != nil
 	})
 	if err := cluster.Resume(t.Context()); err != nil {
@@ -289,7 +298,9 @@ type spanCollector struct {
 	spans map[string][]string
 }
 
-func (c *spanCollector) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (c *spanCollector) Export(
+	_ context.Context, request *collector.ExportTraceServiceRequest,
+) (*collector.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, resource := range request.ResourceSpans {
@@ -344,7 +355,9 @@ func TestTracing_SpansCrossTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newSpanCollector(t)
 			file := filepath.Join(t.TempDir(), "tracing.yaml")
-			tracing := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 0\n", c.address)
+			tracing := fmt.Sprintf(
+				"apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nendpoint: %s\nsamplingRatePerMillion: 0\n",
+				c.address)
 			if err := os.WriteFile(file, []byte(tracing), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -446,11 +459,13 @@ func hookParents(t *testing.T, client kubernetes.Interface) <-chan string {
 			},
 			Rules: []registrationv1.RuleWithOperations{{
 				Operations: []registrationv1.OperationType{registrationv1.Create},
-				Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}},
 		}},
 	}
-	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return parents

@@ -99,9 +99,11 @@ func newRootCommand() *cobra.Command {
 	config.addTo(root.PersistentFlags())
 	client.AddVersion(root.PersistentFlags(), "", versionText)
 	client.AddVersion(root.Flags(), "v", versionText)
-	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
+	root.AddCommand(newServeCommand(config), newMigrateCommand(), newBackupCommand(), newRestoreCommand(),
+		newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
-		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(), newVersionCommand(), newManCommand())
+		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(),
+		newVersionCommand(), newManCommand())
 	root.AddCommand(newEnvtestAssetsCommand())
 	root.AddCommand(client.NewCommands(newSQLViewsCommand())...)
 	client.AcceptDays(root)

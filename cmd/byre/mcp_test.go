@@ -62,10 +62,12 @@ func (h *chronicle) model(user, namespace string, rows int, size string) *model 
 	h.Helper()
 	executable, err := os.Executable()
 	h.must(err)
-	program := exec.Command(executable, "mcp", "--kubeconfig", filepath.Join(h.dir, "admin.kubeconfig"), "--as", user, "--namespace", namespace,
+	program := exec.Command(executable, "mcp", "--kubeconfig", filepath.Join(h.dir, "admin.kubeconfig"), "--as", user,
+		"--namespace", namespace,
 		"--max-rows", strconv.Itoa(rows), "--max-bytes", size)
 	program.Env = append(os.Environ(), asProgram+"=1")
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(h.Context(), &mcp.CommandTransport{Command: program}, nil)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(h.Context(),
+		&mcp.CommandTransport{Command: program}, nil)
 	h.must(err)
 	h.Cleanup(func() { _ = session.Close() }) // the program ends with it
 	return &model{h, session}
@@ -125,8 +127,10 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m := h.model("", "shop", 200, "64Ki")
 
 		var rows rowsAnswer
-		m.answer("query", map[string]any{"sql": "SELECT name, 9007199254740993 AS n FROM configmaps WHERE namespace = ?1 AND length(name) > ?2", "parameters": []any{"shop", 6}}, &rows, `"rows":[["settings",9007199254740993]]`)
-		if len(rows.Rows) != 1 || !slices.Equal(rows.Columns, []string{"name", "n"}) || rows.ResourceVersion == "" || rows.Incomplete != "" {
+		m.answer("query",
+			map[string]any{"sql": "SELECT name, 9007199254740993 AS n FROM configmaps WHERE namespace = ?1 AND length(name) > ?2", "parameters": []any{"shop", 6}}, &rows, `"rows":[["settings",9007199254740993]]`)
+		if len(rows.Rows) != 1 || !slices.Equal(rows.Columns, []string{"name", "n"}) || rows.ResourceVersion == "" ||
+			rows.Incomplete != "" {
 			t.Errorf("the rows are %+v", rows)
 		}
 		m.answer("tables", nil, nil, `["pods","",`, `["containers",`, `["deployments","apps","v1",`)
@@ -135,7 +139,8 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		object := map[string]any{"resource": "cm", "name": "settings"}
 		var list changesAnswer
 		m.answer("changes", object, &list)
-		if len(list.Changes) != 2 || list.Changes[0].Verb != "update" || list.Changes[1].Verb != "create" || list.Changes[0].Object != "configmaps/settings" ||
+		if len(list.Changes) != 2 || list.Changes[0].Verb != "update" || list.Changes[1].Verb != "create" ||
+			list.Changes[0].Object != "configmaps/settings" ||
 			len(list.Changes[0].Changed) != 1 || list.Changes[0].Changed[0].New != `"two"` {
 			t.Fatalf("the changes are %+v", list)
 		}
@@ -164,17 +169,20 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 
 		var changed diffAnswer
 		m.answer("diff", object, &changed, "-  key: one\n", "+  key: two\n")
-		if changed.From != created.Revision || changed.To != updated.Revision || len(changed.Changed) != 1 || changed.Changed[0].Path != "data.key" {
+		if changed.From != created.Revision || changed.To != updated.Revision || len(changed.Changed) != 1 ||
+			changed.Changed[0].Path != "data.key" {
 			t.Errorf("the difference is %+v", changed)
 		}
-		then := map[string]any{"resource": "configmaps", "name": "settings", "namespace": "shop", "at": strconv.FormatInt(created.Revision, 10)}
+		then := map[string]any{"resource": "configmaps", "name": "settings", "namespace": "shop",
+			"at": strconv.FormatInt(created.Revision, 10)}
 		m.answer("show", then, nil, "key: one")
 		m.answer("show", object, nil, "key: two")
 		then["to"] = then["at"]
 		m.answer("diff", then, nil, "there is no difference")
 		var blamed blameAnswer
 		m.answer("blame", object, &blamed)
-		if first := blamed.Fields[0]; first.Path != "data.key" || first.Value != "two" || first.Revision != updated.Revision || first.Who != updated.Who || first.Time == nil {
+		if first := blamed.Fields[0]; first.Path != "data.key" || first.Value != "two" ||
+			first.Revision != updated.Revision || first.Who != updated.Who || first.Time == nil {
 			t.Errorf("the field that was set last is %+v", first)
 		}
 
@@ -184,7 +192,8 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m.refuse("tables", map[string]any{"table": "pod"}, `there is no table "pod"`)
 		m.refuse("show", map[string]any{"resource": "cm", "name": "never"}, "configmaps/never does not exist")
 		m.refuse("show", map[string]any{"resource": "nothing", "name": "a"}, "nothing")
-		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "yesterday"}, `"yesterday" is neither a revision`)
+		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "yesterday"},
+			`"yesterday" is neither a revision`)
 		m.refuse("changes", map[string]any{"name": "settings"}, "name the resource")
 		m.refuse("changes", map[string]any{"since": "soon"}, `"soon" is not a time`)
 	})
@@ -223,18 +232,21 @@ func TestMCP_SeesWhatTheUserSees(t *testing.T) {
 	_, manifest, _ := strings.Cut(packaged(t, "docs/mcp.md"), "```yaml\n")
 	manifest, _, _ = strings.Cut(manifest, "```")
 	h.apply(manifest)
-	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}}, metav1.CreateOptions{})
 	h.must(err)
 	m = h.model("system:serviceaccount:default:model", "shop", 200, "64Ki")
 	storetest.Eventually(t, "the model may ask", func() bool {
 		text, result := m.call("query", ask)
 		_, changes := m.call("changes", nil)
-		return !result.IsError && strings.Contains(text, "canary-shop-config") && strings.Contains(text, "canary-bank-config") && !changes.IsError
+		return !result.IsError && strings.Contains(text, "canary-shop-config") &&
+			strings.Contains(text, "canary-bank-config") && !changes.IsError
 	})
 	m.answer("blame", bank, nil, "canary-bank-config")
 	m.answer("query", map[string]any{"sql": "SELECT name FROM secrets"}, nil, `"rows":[]`)
 	m.refuse("show", map[string]any{"resource": "secret", "name": "hidden"}, "forbidden")
-	if text, _ := m.call("changes", map[string]any{"allNamespaces": true}); !strings.Contains(text, "configmaps/settings") || strings.Contains(text, "hidden") {
+	if text, _ := m.call("changes", map[string]any{"allNamespaces": true}); !strings.Contains(text,
+		"configmaps/settings") || strings.Contains(text, "hidden") {
 		t.Errorf("the changes that a model sees are %s", text)
 	}
 	stranger := h.model("mallory", "shop", 200, "64Ki")
@@ -253,7 +265,8 @@ func TestMCP_ProgramServesItsInput(t *testing.T) {
 		cmd.Env = append(os.Environ(), asProgram+"=1")
 		stderr := &syncBuffer{}
 		cmd.Stderr = stderr
-		session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(context.WithoutCancel(t.Context()), &mcp.CommandTransport{Command: cmd}, nil)
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(context.WithoutCancel(t.Context()),
+			&mcp.CommandTransport{Command: cmd}, nil)
 		h.must(err)
 		m := &model{h, session}
 		m.answer("query", map[string]any{"sql": "SELECT 6 * 7 AS answer"}, nil, `"rows":[[42]]`)

@@ -49,9 +49,10 @@ func newMigrateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
-				return migrations.Up(cmd.Context(), dsn, onStep)
-			})
+			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""),
+				func(onStep func(migrations.Step)) (migrations.State, error) {
+					return migrations.Up(cmd.Context(), dsn, onStep)
+				})
 			return show(cmd.OutOrStdout(), state, err)
 		},
 	}, &cobra.Command{
@@ -78,7 +79,8 @@ func newMigrateCommand() *cobra.Command {
 				return err
 			}
 			if state.Current < state.Latest {
-				return &statusError{errors.New(`the schema is behind: "byre migrate up" or "byre serve" brings it up`), statusBehind}
+				return &statusError{errors.New(`the schema is behind: "byre migrate up" or "byre serve" brings it up`),
+					statusBehind}
 			}
 			return nil
 		},
@@ -101,9 +103,10 @@ func newMigrateDownCommand(store *server.StoreOptions) *cobra.Command {
 			if state, err := migrations.Status(cmd.Context(), dsn); err == nil && state.Current == 0 {
 				return errors.New("there is no schema of byre to take down: name the database by --data-dir or --endpoint")
 			}
-			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""), func(onStep func(migrations.Step)) (migrations.State, error) {
-				return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
-			})
+			state, err := showSteps(newProgress(cmd.ErrOrStderr(), ""),
+				func(onStep func(migrations.Step)) (migrations.State, error) {
+					return migrations.Down(cmd.Context(), dsn, deleteAll, onStep)
+				})
 			if _, deletes := errors.AsType[*migrations.DeletesError](err); deletes {
 				return fmt.Errorf("%w; to do it, add --yes-delete-all-data", err)
 			}
@@ -119,7 +122,9 @@ func newMigrateDownCommand(store *server.StoreOptions) *cobra.Command {
 const waitingToMigrate = "waiting for the database, or for another process that migrates it"
 
 // showSteps shows the progress of a migration.
-func showSteps(p *progress, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
+func showSteps(
+	p *progress, migrate func(onStep func(migrations.Step)) (migrations.State, error),
+) (migrations.State, error) {
 	var running atomic.Pointer[migrations.Step] // nil before the first one
 	stop := p.showElapsed(func() string {
 		if s := running.Load(); s != nil {
@@ -133,7 +138,9 @@ func showSteps(p *progress, migrate func(onStep func(migrations.Step)) (migratio
 }
 
 // logSteps logs the progress of a migration that takes long.
-func logSteps(logger *slog.Logger, migrate func(onStep func(migrations.Step)) (migrations.State, error)) (migrations.State, error) {
+func logSteps(
+	logger *slog.Logger, migrate func(onStep func(migrations.Step)) (migrations.State, error),
+) (migrations.State, error) {
 	var running atomic.Pointer[migrations.Step] // nil before the first one
 	stop := sqlstore.ReportElapsed(sqlstore.ReportAfter, sqlstore.ReportInLog, func(elapsed time.Duration) {
 		elapsed = elapsed.Round(time.Second)

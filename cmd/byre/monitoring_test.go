@@ -58,9 +58,11 @@ var mixinSelectors = []string{
 	`apiserver_request_total{verb=~"LIST|GET",code=~"4.."}`,
 	`apiserver_request_total{verb=~"POST|PUT|PATCH|DELETE",code=~"2..",resource=~".+"}`,
 	`apiserver_request_total{verb=~"POST|PUT|PATCH|DELETE",code=~"5.."}`,
-	`go_goroutines`, `kubernetes_build_info{git_version=~".+"}`, `process_cpu_seconds_total`, `process_resident_memory_bytes`,
+	`go_goroutines`, `kubernetes_build_info{git_version=~".+"}`, `process_cpu_seconds_total`,
+	`process_resident_memory_bytes`,
 	`rest_client_requests_total{code=~"2.."}`,
-	`workqueue_adds_total{name=~".+"}`, `workqueue_depth{name=~".+"}`, `workqueue_queue_duration_seconds_bucket{name=~".+",le=~".+"}`,
+	`workqueue_adds_total{name=~".+"}`, `workqueue_depth{name=~".+"}`,
+	`workqueue_queue_duration_seconds_bucket{name=~".+",le=~".+"}`,
 }
 
 var (
@@ -98,8 +100,9 @@ func TestIsSelected_FollowsEachMatcher(t *testing.T) {
 	t.Parallel()
 	samples := promSample.FindAllStringSubmatch("a{b=\"x\",c=\"1.0\"} 7\nd 1\n", -1)
 	for selector, want := range map[string]bool{
-		`a`: true, `d`: true, `b`: false, `a{b="x"}`: true, `a{b="y"}`: false, `a{b=~"x|y",c="1.0"}`: true, `a{b=~"x|y",c="1"}`: false,
-		`a{c="1x0"}`: false, `a{b!="y"}`: true, `a{b!~"x|y"}`: false, `a{e=~".+"}`: false, `a{e=~"|f"}`: true,
+		`a`: true, `d`: true, `b`: false, `a{b="x"}`: true, `a{b="y"}`: false, `a{b=~"x|y",c="1.0"}`: true,
+		`a{b=~"x|y",c="1"}`: false,
+		`a{c="1x0"}`:        false, `a{b!="y"}`: true, `a{b!~"x|y"}`: false, `a{e=~".+"}`: false, `a{e=~"|f"}`: true,
 	} {
 		if got := isSelected(selector, samples); got != want {
 			t.Errorf("%s: %v, want %v", selector, got, want)
@@ -136,8 +139,10 @@ func TestMonitoring_ReadsMetricsThatByreHas(t *testing.T) {
 		}
 	}
 	delete(want, "byre_standby_copy_timestamp_seconds") // a standby's: see TestStandby_TakesOverAfterACrash
-	delete(want, "byre_store_refused_primaries")        // on PostgreSQL: see postgres.TestPrimaries_FollowsTheHigherTimeline
-	server := startServer(t, t.TempDir(), "--database-quota=1073741824", "--replicate-to", "file://"+t.TempDir(), "--backup-schedule=@daily", "--backup-to", t.TempDir())
+	// on PostgreSQL: see postgres.TestPrimaries_FollowsTheHigherTimeline
+	delete(want, "byre_store_refused_primaries")
+	server := startServer(t, t.TempDir(), "--database-quota=1073741824", "--replicate-to", "file://"+t.TempDir(),
+		"--backup-schedule=@daily", "--backup-to", t.TempDir())
 	config := server.config(t)
 	makeTraffic(t, config)
 	storetest.EventuallyDone(t, "every metric is there", func(ctx context.Context) (bool, error) {
@@ -160,7 +165,8 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 	t.Helper()
 	ctx := t.Context()
 	client := kubernetes.NewForConfigOrDie(config)
-	if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().ConfigMaps("default").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, namespace := range []string{"default", metav1.NamespaceAll} {
@@ -168,7 +174,8 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := client.CoreV1().ConfigMaps("default").Get(ctx, "missing", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.CoreV1().ConfigMaps("default").Get(ctx, "missing",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a missing ConfigMap: %v", err)
 	}
 	watch, err := client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{})
@@ -179,16 +186,19 @@ func makeTraffic(t *testing.T, config *rest.Config) {
 	service := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1.missing.example.com"},
 		Spec: apiregistrationv1.APIServiceSpec{
-			Group: "missing.example.com", Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100, InsecureSkipTLSVerify: true,
-			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "missing"},
+			Group: "missing.example.com", Version: "v1", GroupPriorityMinimum: 100, VersionPriority: 100,
+			InsecureSkipTLSVerify: true,
+			Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "missing"},
 		},
 	}
-	if _, err := aggregatorclient.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(ctx, service, metav1.CreateOptions{}); err != nil {
+	if _, err := aggregatorclient.NewForConfigOrDie(config).ApiregistrationV1().APIServices().Create(ctx, service,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	// A body that does not end makes the request exceed its time limit.
 	body, end := io.Pipe()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+"/api/v1/namespaces/default/configmaps?timeout=1s",
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		config.Host+"/api/v1/namespaces/default/configmaps?timeout=1s",
 		io.MultiReader(bytes.NewReader([]byte(`{"metadata":`)), body))
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +265,8 @@ type infinityPanel struct {
 // panel's headers over those of the type.
 func (i *infinityTarget) request(t *testing.T, server, token string) *http.Request {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), i.Options.Method, server+i.URL, strings.NewReader(i.Options.Data))
+	request, err := http.NewRequestWithContext(t.Context(), i.Options.Method, server+i.URL,
+		strings.NewReader(i.Options.Data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +288,8 @@ func (h *chronicle) apply(manifest string) {
 		var object unstructured.Unstructured
 		h.must(yaml.Unmarshal([]byte(document), &object.Object))
 		plural, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
-		_, err := client.Resource(plural).Namespace(object.GetNamespace()).Create(h.Context(), &object, metav1.CreateOptions{})
+		_, err := client.Resource(plural).Namespace(object.GetNamespace()).Create(h.Context(), &object,
+			metav1.CreateOptions{})
 		h.must(err)
 	}
 }
@@ -285,7 +297,8 @@ func (h *chronicle) apply(manifest string) {
 // token returns a token of a ServiceAccount.
 func (h *chronicle) token(namespace, name string) string {
 	h.Helper()
-	request, err := h.kube.CoreV1().ServiceAccounts(namespace).CreateToken(h.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	request, err := h.kube.CoreV1().ServiceAccounts(namespace).CreateToken(h.Context(), name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	h.must(err)
 	return request.Status.Token
 }
@@ -296,23 +309,30 @@ func (h *chronicle) makeObjects() {
 	labels := map[string]string{"app": "web"}
 	pod := corev1.PodSpec{NodeName: "n1", ServiceAccountName: "grafana-byre", Containers: []corev1.Container{{
 		Name: "main", Image: "example.com/web:1",
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("64Mi")}},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("500m"),
+			"memory": resource.MustParse("64Mi")}},
 	}}}
-	_, err := h.kube.CoreV1().Nodes().Create(h.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
-		Allocatable: corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("110")},
-	}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().Nodes().Create(h.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"),
+				"pods": resource.MustParse("110")},
+		}}, metav1.CreateOptions{})
 	h.must(err)
-	made, err := h.kube.CoreV1().Pods("monitoring").Create(h.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: pod}, metav1.CreateOptions{})
+	made, err := h.kube.CoreV1().Pods("monitoring").Create(h.Context(),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: pod}, metav1.CreateOptions{})
 	h.must(err)
 	made.Status.Phase = corev1.PodPending
 	made.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: "main", RestartCount: 3, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		Name: "main", RestartCount: 3,
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 	}}
 	_, err = h.kube.CoreV1().Pods("monitoring").UpdateStatus(h.Context(), made, metav1.UpdateOptions{})
 	h.must(err)
-	_, err = h.kube.AppsV1().Deployments("default").Create(h.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
-	}}, metav1.CreateOptions{})
+	_, err = h.kube.AppsV1().Deployments("default").Create(h.Context(),
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+		}}, metav1.CreateOptions{})
 	h.must(err)
 	_, err = h.kube.CoreV1().Events("default").Create(h.Context(), &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "web.1"}, Type: corev1.EventTypeWarning, Reason: "BackOff", Count: 4,
@@ -352,8 +372,10 @@ func TestGrafana_PanelsAreAnswered(t *testing.T) {
 		var target infinityTarget
 		for _, panel := range dashboard.Panels {
 			target = panel.Targets[0]
-			if panel.Datasource.Type != "yesoreyeram-infinity-datasource" || len(panel.Targets) != 1 || target.Source != "url" || target.Type != "csv" || target.Parser != "backend" ||
-				target.URL != query.Path || target.Options.BodyType != "raw" || target.RootSelector != "" || len(target.Options.Params) > 0 {
+			if panel.Datasource.Type != "yesoreyeram-infinity-datasource" || len(panel.Targets) != 1 || target.Source != "url" ||
+				target.Type != "csv" || target.Parser != "backend" ||
+				target.URL != query.Path || target.Options.BodyType != "raw" || target.RootSelector != "" ||
+				len(target.Options.Params) > 0 {
 				t.Fatalf("%s: %+v", panel.Title, panel)
 			}
 			storetest.Eventually(t, panel.Title+" has a row", func() bool {
@@ -411,7 +433,8 @@ func TestGrafana_DataSourceIsThatOfTheDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := provisioned.Datasources[0]
-	if source.Type != "yesoreyeram-infinity-datasource" || source.URL != "$BYRE_URL" || source.JSONData.Auth != "bearerToken" || source.Secure["bearerToken"] != "$BYRE_TOKEN" ||
+	if source.Type != "yesoreyeram-infinity-datasource" || source.URL != "$BYRE_URL" ||
+		source.JSONData.Auth != "bearerToken" || source.Secure["bearerToken"] != "$BYRE_TOKEN" ||
 		!slices.Equal(source.JSONData.AllowedHosts, []string{source.URL}) {
 		t.Errorf("%+v", source)
 	}
@@ -421,7 +444,8 @@ func TestGrafana_DataSourceIsThatOfTheDashboard(t *testing.T) {
 // and the base leave the check of the quota out of both probes.
 func TestPackaging_ProbesLeaveOutTheQuota(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"packaging/helm/byre/templates/deployment.yaml", "packaging/kustomize/base/deployment.yaml"} {
+	for _, file := range []string{"packaging/helm/byre/templates/deployment.yaml",
+		"packaging/kustomize/base/deployment.yaml"} {
 		manifest := packaged(t, file)
 		for _, probe := range []string{"startupProbe", "readinessProbe"} {
 			path := regexp.MustCompile(probe + `:\s+httpGet:[\s{]+path: "?([^",\s]+)`).FindStringSubmatch(manifest)

@@ -93,7 +93,8 @@ func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "egress.yaml")
 	config := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
 	for name, proxy := range map[string]*refusingProxy{"cluster": cluster, "controlplane": controlPlane} {
-		config += fmt.Sprintf("- {name: %s, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}}\n", name, proxy.Addr())
+		config += fmt.Sprintf("- {name: %s, connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}}\n",
+			name, proxy.Addr())
 	}
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -108,14 +109,17 @@ func TestEgressSelector_RoutesThroughTheProxy(t *testing.T) {
 	})
 	aggregated := &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1.widgets.example"},
-		Spec: apiregistrationv1.APIServiceSpec{Group: "widgets.example", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
+		Spec: apiregistrationv1.APIServiceSpec{Group: "widgets.example", Version: "v1", GroupPriorityMinimum: 1,
+			VersionPriority:       1,
 			InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "aggregated"}},
 	}
-	if _, err := clientset.NewForConfigOrDie(server.config(t)).ApiregistrationV1().APIServices().Create(t.Context(), aggregated, metav1.CreateOptions{}); err != nil {
+	if _, err := clientset.NewForConfigOrDie(server.config(t)).ApiregistrationV1().APIServices().Create(t.Context(),
+		aggregated, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "all dialers are asked", func(ctx context.Context) (bool, error) {
-		_, _ = client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "hooked-"}}, metav1.CreateOptions{})
+		_, _ = client.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "hooked-"}}, metav1.CreateOptions{})
 		_, _ = client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/n/proxy/healthz").DoRaw(ctx)
 		return controlPlane.wasAsked("192.0.2.10:443") && cluster.wasAsked("192.0.2.20:10250") &&
 			cluster.wasAsked("192.0.2.30:443") && (cluster.wasAsked("192.0.2.40:443") || cluster.wasAsked(hookIP+":443")), nil
@@ -137,7 +141,8 @@ func makeUnreachable(t *testing.T, client kubernetes.Interface) (hookIP string) 
 		t.Fatal(err)
 	}
 	for name, address := range map[string]string{"aggregated": "192.0.2.30", "hook": "192.0.2.40"} {
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}
 		made, err := client.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +155,8 @@ func makeUnreachable(t *testing.T, client kubernetes.Interface) (hookIP string) 
 			ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Ports:       []discoveryv1.EndpointPort{{Name: &https, Port: &port}},
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address},
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		}
 		if _, err := client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -158,34 +164,42 @@ func makeUnreachable(t *testing.T, client kubernetes.Interface) (hookIP string) 
 	}
 	url := "https://192.0.2.10:443/"
 	ignore, none := admissionregistrationv1.Ignore, admissionregistrationv1.SideEffectClassNone
-	hook := func(name string, config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.ValidatingWebhook {
+	hook := func(name string,
+		config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.ValidatingWebhook {
 		return admissionregistrationv1.ValidatingWebhook{Name: name + ".example.com", ClientConfig: config,
 			FailurePolicy: &ignore, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}}}
 	}
-	hooks := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hooks"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{
-		hook("url", admissionregistrationv1.WebhookClientConfig{URL: &url}),
-		hook("service", admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hook"}}),
-	}}
-	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, hooks, metav1.CreateOptions{}); err != nil {
+	hooks := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hooks"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			hook("url", admissionregistrationv1.WebhookClientConfig{URL: &url}),
+			hook("service",
+				admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "default",
+					Name: "hook"}}),
+		}}
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, hooks,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return hookIP
 }
 
-// The server looks up the user of a token and the endpoints of a webhook in the store without a request: neither the audit
-// log nor the metrics of requests have one.
+// The server looks up the user of a token and the endpoints of a webhook in the store without a request: neither the
+// audit log nor the metrics of requests have one.
 func TestLookup_MakesNoRequests(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := startServer(t, dir, "--controllers=", "--enable-bootstrap-token-auth", "--audit-policy-file", policy, "--audit-log-path", log)
+	server := startServer(t, dir, "--controllers=", "--enable-bootstrap-token-auth", "--audit-policy-file", policy,
+		"--audit-log-path", log)
 	t.Run("of tokens", func(t *testing.T) { testLookupOfTokens(t, server, log) })
 	t.Run("of endpoints", func(t *testing.T) { testLookupOfEndpoints(t, server, log) })
 }
@@ -195,25 +209,30 @@ func testLookupOfTokens(t *testing.T, server *serverProcess, log string) {
 	config := server.config(t)
 	client := kubernetes.NewForConfigOrDie(config)
 	core := client.CoreV1()
-	account, err := core.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	account, err := core.ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef"},
 		Type:       corev1.SecretTypeBootstrapToken,
-		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"},
+		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef",
+			"usage-bootstrap-authentication": "true"},
 	}
 	if _, err := core.Secrets("kube-system").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	bound, err := core.Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bound"}}, metav1.CreateOptions{})
+	bound, err := core.Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bound"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := core.ServiceAccounts("default").CreateToken(t.Context(), account.Name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: bound.Name, UID: bound.UID},
-	}}, metav1.CreateOptions{})
+	token, err := core.ServiceAccounts("default").CreateToken(t.Context(), account.Name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: bound.Name,
+				UID: bound.UID},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +271,8 @@ func expectNoRequests(t *testing.T, server *serverProcess, log, verb, resources 
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := regexp.MustCompile(fmt.Sprintf(`(?m)^apiserver_request_total\{.*resource="(%s)".*verb="%s".*$`, resources, strings.ToUpper(verb)))
+	counted := regexp.MustCompile(fmt.Sprintf(`(?m)^apiserver_request_total\{.*resource="(%s)".*verb="%s".*$`, resources,
+		strings.ToUpper(verb)))
 	for _, line := range counted.FindAllString(text, -1) {
 		t.Errorf("in the metrics of requests: %s", line)
 	}
@@ -280,7 +300,8 @@ func testLookupOfEndpoints(t *testing.T, server *serverProcess, log string) {
 			http.Error(w, "not a review", http.StatusBadRequest)
 			return
 		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: "refused at the endpoint"}}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID,
+			Result: &metav1.Status{Message: "refused at the endpoint"}}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(review)
 	}))
@@ -317,26 +338,29 @@ func testLookupOfEndpoints(t *testing.T, server *serverProcess, log string) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "hooks"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "hooks.example.com",
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hooks"}, CABundle: chain,
-			},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(),
+		&admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "hooks"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "hooks.example.com",
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{
+					Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hooks"}, CABundle: chain,
+				},
+				Rules: []admissionregistrationv1.RuleWithOperations{{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+						Resources: []string{"configmaps"}},
+				}},
+				SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+				AdmissionReviewVersions: []string{"v1"},
+				TimeoutSeconds:          new(int32(30)), // the longest: a busy machine takes some of it
 			}},
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"},
-			TimeoutSeconds:          new(int32(30)), // the longest: a busy machine takes some of it
-		}},
-	}, metav1.CreateOptions{}); err != nil {
+		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for {
-		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
+		_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 		if err == nil {
 			continue // the server has not seen the configuration yet
 		}

@@ -19,7 +19,8 @@ import (
 // nothing reads must not exist. The fields of upstream's structs, which some embed, are not
 // checked.
 func TestOptions_EveryFieldIsRead(t *testing.T) {
-	m := &checkedModule{root: moduleRoot(t), files: token.NewFileSet(), packages: make(map[string]*types.Package), read: make(map[types.Object]bool)}
+	m := &checkedModule{root: moduleRoot(t), files: token.NewFileSet(), packages: make(map[string]*types.Package),
+		read: make(map[types.Object]bool)}
 	if _, err := m.Import(module + "/cmd/byre"); err != nil {
 		t.Fatal(err)
 	}

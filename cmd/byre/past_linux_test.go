@@ -137,7 +137,8 @@ func TestPast_PagesAndColorsOnATerminal(t *testing.T) {
 		"never colour":            {"diff configmap/a --color=never", []string{"PAGER="}, 0, plain},
 		"colour against NO_COLOR": {"diff configmap/a --color=always", []string{"PAGER=", "NO_COLOR=1"}, 0, colored},
 		"dumb terminal":           {"diff configmap/a", []string{number, "TERM=dumb"}, 0, plain},
-		"missing pager":           {"diff configmap/a", []string{"PAGER=no-such-pager"}, 1, `the pager "no-such-pager": exit status 127: set PAGER to another program`},
+		"missing pager": {"diff configmap/a", []string{"PAGER=no-such-pager"}, 1,
+			`the pager "no-such-pager": exit status 127: set PAGER to another program`},
 		"pager that a user stops": {"diff configmap/a", []string{"PAGER=kill -INT $$"}, 0, ""},
 		"less":                    {"show configmap/a --at 5", []string{path}, 0, "less with FRX\napiVersion: v1\n"},
 		"less with options":       {"show configmap/a --at 5", []string{path, "LESS=F"}, 0, "less with F\napiVersion: v1\n"},
@@ -161,7 +162,8 @@ func TestPast_LogAlignsWhatItFollows(t *testing.T) {
 	const want = "REVISION   WHO    OBJECT\n5          änne   x\n6          dave   x\n" +
 		"7          a name that is longer   x\n8          eve                     x\n"
 	args := append([]string{"log", "--follow"}, newFakeHistory(t)...)
-	if status, out, errOut := call(args...); status != 1 || out != want || !strings.Contains(errOut, "can't be followed any more") {
+	if status, out, errOut := call(args...); status != 1 || out != want ||
+		!strings.Contains(errOut, "can't be followed any more") {
 		t.Errorf("status %d, %q\n%s", status, errOut, out)
 	}
 }
@@ -171,9 +173,11 @@ func TestPast_LogFollowsInOtherFormats(t *testing.T) {
 	t.Parallel()
 	flags := newFakeHistory(t)
 	for format, want := range map[string]string{
-		"wide": "REVISION   WHO    MANAGER   OBJECT\n", "name": "change.history.byre.dev/5\n", "json": "{\n  \"metadata\": {\n    \"name\": \"5\"\n", "yaml": "---\nmetadata:\n  name: \"5\"\n",
+		"wide": "REVISION   WHO    MANAGER   OBJECT\n", "name": "change.history.byre.dev/5\n",
+		"json": "{\n  \"metadata\": {\n    \"name\": \"5\"\n", "yaml": "---\nmetadata:\n  name: \"5\"\n",
 	} {
-		if status, out, _ := call(append([]string{"log", "--follow", "-o", format}, flags...)...); status != 1 || !strings.HasPrefix(out, want) ||
+		if status, out, _ := call(append([]string{"log", "--follow", "-o", format}, flags...)...); status != 1 ||
+			!strings.HasPrefix(out, want) ||
 			format != "wide" && strings.Count(out, want) != 4 {
 			t.Errorf("%s: status %d, %s", format, status, out)
 		}

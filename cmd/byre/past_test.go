@@ -75,8 +75,8 @@ func (p past) fail(user, want string, args ...string) (out string) {
 	return out
 }
 
-// A tenant finds who changed a Service, undoes it, and brings back what a colleague deleted. What the commands print, and ask, is
-// shown in package client.
+// A tenant finds who changed a Service, undoes it, and brings back what a colleague deleted. What the commands print,
+// and ask, is shown in package client.
 func TestPast_IsShownAndReversed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -110,7 +110,8 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	}
 	patch := func(user, text string) string {
 		t.Helper()
-		patched, err := as(user).CoreV1().Services("default").Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{FieldManager: user + "s-tool"})
+		patched, err := as(user).CoreV1().Services("default").Patch(t.Context(), "web", types.StrategicMergePatchType,
+			[]byte(text), metav1.PatchOptions{FieldManager: user + "s-tool"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,14 +119,19 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	}
 	affinity := patch("bob", `{"spec":{"sessionAffinity":"ClientIP"},"metadata":{"annotations":{"note":"by bob"}}}`)
 
-	p.run("alice", []string{"create ", affinity, "bob", `metadata.annotations: <none>`, `spec.sessionAffinity: "None" → "ClientIP"`}, "log", "service/web")
+	p.run("alice",
+		[]string{"create ", affinity, "bob", `metadata.annotations: <none>`, `spec.sessionAffinity: "None" → "ClientIP"`},
+		"log", "service/web")
 	p.run("alice", []string{"services/web"}, "log", "--since", "1h", "--who", "bob")
 	p.run("alice", []string{"services/web"}, "log", "--since", "30d") // before the first revision
 	if out := p.run("alice", nil, "log", "--who", "nobody"); strings.Contains(out, "web") {
 		t.Errorf("the log of nobody is %s", out)
 	}
-	p.run("alice", []string{"-  sessionAffinity: None\n", "+  sessionAffinity: ClientIP\n", "services/web at revision " + affinity}, "diff", "svc", "web")
-	if out := p.run("alice", []string{"sessionAffinity: None"}, "show", "svc/web", "--at", created.ResourceVersion); strings.Contains(out, "bob") {
+	p.run("alice",
+		[]string{"-  sessionAffinity: None\n", "+  sessionAffinity: ClientIP\n", "services/web at revision " + affinity},
+		"diff", "svc", "web")
+	if out := p.run("alice", []string{"sessionAffinity: None"}, "show", "svc/web", "--at",
+		created.ResourceVersion); strings.Contains(out, "bob") {
 		t.Errorf("the first version is %s", out)
 	}
 	p.fail("alice", "the namespace default was created after", "show", "svc/web", "--at", "-1d")
@@ -164,7 +170,8 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	first := patch("bob", `{"spec":{"sessionAffinity":"ClientIP"},"metadata":{"labels":{"tier":"front"}}}`)
 	later := patch("alice", `{"metadata":{"labels":{"tier":"back"}}}`)
 	p.fail("alice", "others have changed /metadata/labels/tier", "undo", first, "--yes")
-	if now, err := admin.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil || now.ResourceVersion != later {
+	if now, err := admin.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil ||
+		now.ResourceVersion != later {
 		t.Errorf("the Service is %+v, %v", now, err)
 	}
 
@@ -195,16 +202,21 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	}
 	// What created an object is undone by its deletion.
 	p.run("alice", []string{"delete services/web", "is undone"}, "undo", back.ResourceVersion, "--yes")
-	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "main"}}}}
-	job, err := as("alice").BatchV1().Jobs("default").Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "once"}, Spec: batchv1.JobSpec{Template: pod}}, metav1.CreateOptions{})
+	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+		Containers: []corev1.Container{{Name: "main", Image: "main"}}}}
+	job, err := as("alice").BatchV1().Jobs("default").Create(t.Context(),
+		&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "once"}, Spec: batchv1.JobSpec{Template: pod}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.run("alice", []string{"delete jobs.batch/once", "is undone"}, "undo", job.ResourceVersion, "--yes")
-	if job, err = admin.BatchV1().Jobs("default").Get(t.Context(), "once", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if job, err = admin.BatchV1().Jobs("default").Get(t.Context(), "once",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("its Pods are to be left: %v, %v", job.Finalizers, err)
 	}
-	namespace, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	namespace, err := admin.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,23 +328,29 @@ func changeAsTwoUsers(t *testing.T, config *rest.Config) {
 		}
 	}
 	alice, bob := as("alice"), as("bob")
-	ctx, create, patch := t.Context(), metav1.CreateOptions{FieldManager: "kubectl-create"}, metav1.PatchOptions{FieldManager: "kubectl-patch"}
+	ctx, create, patch := t.Context(), metav1.CreateOptions{FieldManager: "kubectl-create"},
+		metav1.PatchOptions{FieldManager: "kubectl-patch"}
 	must(alice.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, create))
 	labels := map[string]string{"app": "web"}
 	must(alice.AppsV1().Deployments("shop").Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: appsv1.DeploymentSpec{Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1.4"}}},
-		}},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1.4"}}},
+			}},
 	}, create))
 	must(alice.CoreV1().Services("shop").Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
 	}, create))
 	must(alice.CoreV1().ConfigMaps("shop").Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "limits"}, Data: map[string]string{"burst": "40", "rate": "20"},
 	}, create))
-	must(bob.AppsV1().Deployments("shop").Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":30}}`), patch, "scale"))
-	must(bob.CoreV1().ConfigMaps("shop").Patch(ctx, "limits", types.MergePatchType, []byte(`{"data":{"burst":"99"}}`), patch))
+	must(bob.AppsV1().Deployments("shop").Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":30}}`),
+		patch, "scale"))
+	must(bob.CoreV1().ConfigMaps("shop").Patch(ctx, "limits", types.MergePatchType, []byte(`{"data":{"burst":"99"}}`),
+		patch))
 	must(nil, bob.CoreV1().Services("shop").Delete(ctx, "web", metav1.DeleteOptions{}))
 }
 
@@ -356,8 +374,8 @@ func newAnnotator(t *testing.T) *httptest.Server {
 	return hook
 }
 
-// Each way to write an object names its user as who set the fields that it has changed: also those that a webhook has set. That
-// blame follows from the changes is shown in memory (TestBlame_EqualsTheLogOfRandomEdits in plugin).
+// Each way to write an object names its user as who set the fields that it has changed: also those that a webhook has
+// set. That blame follows from the changes is shown in memory (TestBlame_EqualsTheLogOfRandomEdits in plugin).
 func TestBlame_OfEachWayToWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -367,7 +385,8 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 	as := func(user string) dynamic.ResourceInterface {
 		config := rest.CopyConfig(config)
 		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
-		return dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("default")
+		return dynamic.NewForConfigOrDie(config).Resource(schema.GroupVersionResource{Group: "apps", Version: "v1",
+			Resource: "deployments"}).Namespace("default")
 	}
 	must := func(_ *unstructured.Unstructured, err error) {
 		t.Helper()
@@ -380,8 +399,12 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 		return err
 	}
 	const identity = `"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d"`
-	must(as("created").Create(t.Context(), parseObject(t, `{`+identity+`,"annotations":{"made":"1","removed":"1"}},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":`+podOf("Always")+`}}`), metav1.CreateOptions{}))
-	must(as("applied").Apply(t.Context(), "d", parseObject(t, `{`+identity+`,"labels":{"applied":"1"}}}`), metav1.ApplyOptions{FieldManager: "tool"}))
+	must(as("created").Create(t.Context(),
+		parseObject(t,
+			`{`+identity+`,"annotations":{"made":"1","removed":"1"}},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":`+
+				podOf("Always")+`}}`), metav1.CreateOptions{}))
+	must(as("applied").Apply(t.Context(), "d", parseObject(t, `{`+identity+`,"labels":{"applied":"1"}}}`),
+		metav1.ApplyOptions{FieldManager: "tool"}))
 	now, err := as("updated").Get(t.Context(), "d", metav1.GetOptions{})
 	must(now, err)
 	now.SetAnnotations(map[string]string{"made": "1", "removed": "1", "updated": "1"})
@@ -391,22 +414,27 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 	must(nil, patch("status", types.MergePatchType, `{"status":{"observedGeneration":7}}`, "status"))
 	must(nil, patch("strategic", types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"containers":[{"name":"a","image":"b"}]}}}}`))
 	hook := newAnnotator(t)
-	_, err = kubernetes.NewForConfigOrDie(config).AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &registrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "annotator"},
-		Webhooks: []registrationv1.MutatingWebhook{{
-			Name: "annotator.example.com", SideEffects: new(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: registrationv1.WebhookClientConfig{URL: &hook.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
-			Rules: []registrationv1.RuleWithOperations{{
-				Operations: []registrationv1.OperationType{registrationv1.Update},
-				Rule:       registrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+	_, err = kubernetes.NewForConfigOrDie(config).AdmissionregistrationV1().MutatingWebhookConfigurations().Create(
+		t.Context(), &registrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "annotator"},
+			Webhooks: []registrationv1.MutatingWebhook{{
+				Name: "annotator.example.com", SideEffects: new(registrationv1.SideEffectClassNone),
+				AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: registrationv1.WebhookClientConfig{URL: &hook.URL,
+					CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
+				Rules: []registrationv1.RuleWithOperations{{
+					Operations: []registrationv1.OperationType{registrationv1.Update},
+					Rule: registrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"},
+						Resources: []string{"deployments"}},
+				}},
 			}},
-		}},
-	}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{})
 	must(nil, err)
 	written := 0
 	storetest.EventuallyDone(t, "the webhook is called", func(context.Context) (bool, error) {
 		written++
-		err := patch("hooked", types.JSONPatchType, fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/patched","value":"%d"}]`, written))
+		err := patch("hooked", types.JSONPatchType,
+			fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/patched","value":"%d"}]`, written))
 		now, getErr := as("hooked").Get(t.Context(), "d", metav1.GetOptions{})
 		return getErr == nil && now.GetAnnotations()["hooked"] != "", err
 	})
@@ -424,9 +452,12 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 		found[leaf.Path] = strings.TrimSuffix(leaf.Change.Who+"/"+leaf.Change.Subresource, "/")
 	}
 	for path, want := range map[string]string{
-		"metadata.name": "created", "metadata.annotations.made": "created", "metadata.labels.applied": "applied", "metadata.annotations.updated": "updated",
-		"metadata.annotations.merged": "merged", "metadata.annotations.removed": "", "spec.replicas": "scaled/scale", "status.observedGeneration": "status/status",
-		"spec.template.spec.containers[name=a].image": "strategic", "metadata.annotations.patched": "hooked", "metadata.annotations.hooked": "hooked",
+		"metadata.name": "created", "metadata.annotations.made": "created", "metadata.labels.applied": "applied",
+		"metadata.annotations.updated": "updated",
+		"metadata.annotations.merged":  "merged", "metadata.annotations.removed": "", "spec.replicas": "scaled/scale",
+		"status.observedGeneration":                   "status/status",
+		"spec.template.spec.containers[name=a].image": "strategic", "metadata.annotations.patched": "hooked",
+		"metadata.annotations.hooked": "hooked",
 	} {
 		if found[path] != want {
 			t.Errorf("%s is %q's, want %q's", path, found[path], want)
@@ -439,40 +470,57 @@ var inNamespace = []struct{ version, resource, kind, content string }{
 	{"v1", "serviceaccounts", "ServiceAccount", `"automountServiceAccountToken":false`},
 	{"v1", "configmaps", "ConfigMap", `"data":{"a":"1"},"binaryData":{"b":"AAE="}`},
 	{"v1", "secrets", "Secret", `"type":"Opaque","data":{"password":"c2VjcmV0"}`},
-	{"v1", "persistentvolumeclaims", "PersistentVolumeClaim", `"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}`},
+	{"v1", "persistentvolumeclaims", "PersistentVolumeClaim",
+		`"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}`},
 	{"v1", "services", "Service", `"spec":{"ports":[{"port":80}],"selector":{"a":"b"}}`},
 	{"v1", "podtemplates", "PodTemplate", `"template":` + podOf("Always")},
 	{"v1", "pods", "Pod", `"spec":{"serviceAccountName":"main","containers":[{"name":"a","image":"a"}]}`},
-	{"v1", "replicationcontrollers", "ReplicationController", `"spec":{"replicas":1,"selector":{"a":"b"},"template":` + podOf("Always") + `}`},
+	{"v1", "replicationcontrollers", "ReplicationController",
+		`"spec":{"replicas":1,"selector":{"a":"b"},"template":` + podOf("Always") + `}`},
 	{"v1", "limitranges", "LimitRange", `"spec":{"limits":[{"type":"PersistentVolumeClaim","max":{"storage":"9Gi"}}]}`},
 	{"v1", "resourcequotas", "ResourceQuota", `"spec":{"hard":{"count/nothing.example.com":"5"}}`},
-	{"apps/v1", "deployments", "Deployment", `"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
-	{"apps/v1", "replicasets", "ReplicaSet", `"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
-	{"apps/v1", "statefulsets", "StatefulSet", `"spec":{"serviceName":"s","selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
-	{"apps/v1", "daemonsets", "DaemonSet", `"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
+	{"apps/v1", "deployments", "Deployment",
+		`"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
+	{"apps/v1", "replicasets", "ReplicaSet",
+		`"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
+	{"apps/v1", "statefulsets", "StatefulSet",
+		`"spec":{"serviceName":"s","selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
+	{"apps/v1", "daemonsets", "DaemonSet",
+		`"spec":{"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Always") + `}`},
 	{"apps/v1", "controllerrevisions", "ControllerRevision", `"revision":1,"data":{"a":1}`},
 	{"batch/v1", "jobs", "Job", `"spec":{"template":` + podOf("Never") + `}`},
-	{"batch/v1", "jobs", "Job", `"spec":{"manualSelector":true,"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Never") + `}`},
-	{"batch/v1", "cronjobs", "CronJob", `"spec":{"schedule":"0 0 * * *","jobTemplate":{"spec":{"template":` + podOf("Never") + `}}}`},
-	{"autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", `"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}`},
-	{"policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", `"spec":{"minAvailable":1,"selector":{"matchLabels":{"a":"b"}}}`},
+	{"batch/v1", "jobs", "Job",
+		`"spec":{"manualSelector":true,"selector":{"matchLabels":{"a":"b"}},"template":` + podOf("Never") + `}`},
+	{"batch/v1", "cronjobs", "CronJob",
+		`"spec":{"schedule":"0 0 * * *","jobTemplate":{"spec":{"template":` + podOf("Never") + `}}}`},
+	{"autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler",
+		`"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"}}`},
+	{"policy/v1", "poddisruptionbudgets", "PodDisruptionBudget",
+		`"spec":{"minAvailable":1,"selector":{"matchLabels":{"a":"b"}}}`},
 	{"networking.k8s.io/v1", "networkpolicies", "NetworkPolicy", `"spec":{"podSelector":{},"policyTypes":["Ingress"]}`},
-	{"networking.k8s.io/v1", "ingresses", "Ingress", `"spec":{"defaultBackend":{"service":{"name":"s","port":{"number":80}}}}`},
+	{"networking.k8s.io/v1", "ingresses", "Ingress",
+		`"spec":{"defaultBackend":{"service":{"name":"s","port":{"number":80}}}}`},
 	{"rbac.authorization.k8s.io/v1", "roles", "Role", `"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]`},
-	{"rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding", `"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"view"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"u"}]`},
+	{"rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding",
+		`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"view"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"u"}]`},
 	{"storage.k8s.io/v1", "csistoragecapacities", "CSIStorageCapacity", `"storageClassName":"s","capacity":"1Gi"`},
-	{"resource.k8s.io/v1", "resourceclaims", "ResourceClaim", `"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"c"}}]}}`},
+	{"resource.k8s.io/v1", "resourceclaims", "ResourceClaim",
+		`"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"c"}}]}}`},
 	{"example.com/v1", "gears", "Gear", `"spec":{"teeth":12,"name":"g"}`},
 }
 
 func podOf(restart string) string {
-	return `{"metadata":{"labels":{"a":"b"}},"spec":{"restartPolicy":"` + restart + `","containers":[{"name":"a","image":"a"}]}}`
+	return `{"metadata":{"labels":{"a":"b"}},"spec":{"restartPolicy":"` + restart +
+		`","containers":[{"name":"a","image":"a"}]}}`
 }
 
 // defineGears defines a custom resource.
 func defineGears(t *testing.T, client dynamic.Interface) {
 	t.Helper()
-	_, err := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Create(t.Context(), parseObject(t, `{
+	definitions := schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+	}
+	_, err := client.Resource(definitions).Create(t.Context(), parseObject(t, `{
 		"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
 		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"gears","kind":"Gear"},"versions":[{"name":"v1","served":true,"storage":true,
 		"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`), metav1.CreateOptions{})
@@ -500,7 +548,8 @@ func contents(t *testing.T, client dynamic.Interface, namespace string) map[stri
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := client.Resource(version.WithResource(of.resource)).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
+		list, err := client.Resource(version.WithResource(of.resource)).Namespace(namespace).List(t.Context(),
+			metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -510,13 +559,16 @@ func contents(t *testing.T, client dynamic.Interface, namespace string) map[stri
 			for _, owner := range object.GetOwnerReferences() {
 				owners = append(owners, owner.Kind+"/"+owner.Name)
 			}
-			if manual, _, _ := unstructured.NestedBool(object.Object, "spec", "manualSelector"); of.resource == "jobs" && !manual {
+			if manual, _, _ := unstructured.NestedBool(object.Object, "spec", "manualSelector"); of.resource == "jobs" &&
+				!manual {
 				unstructured.RemoveNestedField(object.Object, "spec", "selector")
 				unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "labels", "controller-uid")
-				unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid")
+				unstructured.RemoveNestedField(object.Object, "spec", "template", "metadata", "labels",
+					"batch.kubernetes.io/controller-uid")
 			}
 			content, name := object.Object, of.resource+"/"+object.GetName()
-			content["metadata"] = map[string]any{"labels": object.GetLabels(), "annotations": object.GetAnnotations(), "owners": owners, "finalizers": object.GetFinalizers()}
+			content["metadata"] = map[string]any{"labels": object.GetLabels(), "annotations": object.GetAnnotations(),
+				"owners": owners, "finalizers": object.GetFinalizers()}
 			delete(content, "status")
 			all[name] = content
 		}
@@ -536,7 +588,8 @@ func removeNamespace(t *testing.T, client kubernetes.Interface, name string) {
 			return false, err
 		}
 		for i := range claims.Items { // the controller of these finalizers is not running
-			_, err := client.CoreV1().PersistentVolumeClaims(name).Patch(ctx, claims.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := client.CoreV1().PersistentVolumeClaims(name).Patch(ctx, claims.Items[i].Name, types.MergePatchType,
+				[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return false, err
 			}
@@ -546,8 +599,8 @@ func removeNamespace(t *testing.T, client kubernetes.Interface, name string) {
 	})
 }
 
-// An object of each kind is deleted with the namespace and brought back; some own others. That the plan is right for random
-// namespaces is shown in memory (TestUndelete_BringsBackANamespace in plugin).
+// An object of each kind is deleted with the namespace and brought back; some own others. That the plan is right for
+// random namespaces is shown in memory (TestUndelete_BringsBackANamespace in plugin).
 func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -561,11 +614,13 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CoreV1().ServiceAccounts("shop").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ServiceAccounts("shop").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "main"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallySucceeds(t, "the ServiceAccount default is there", func() error {
-		_, err := admin.CoreV1().ServiceAccounts("shop").Patch(t.Context(), "default", types.MergePatchType, []byte(`{"imagePullSecrets":[{"name":"registry"}]}`), metav1.PatchOptions{})
+		_, err := admin.CoreV1().ServiceAccounts("shop").Patch(t.Context(), "default", types.MergePatchType,
+			[]byte(`{"imagePullSecrets":[{"name":"registry"}]}`), metav1.PatchOptions{})
 		return err
 	})
 	var owner *unstructured.Unstructured
@@ -574,16 +629,21 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 		of := inNamespace[i%len(inNamespace)]
 		owners := ""
 		if owner != nil {
-			owners = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q%s}]`, owner.GetAPIVersion(), owner.GetKind(), owner.GetName(), owner.GetUID(), controller)
+			owners = fmt.Sprintf(`,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q%s}]`, owner.GetAPIVersion(),
+				owner.GetKind(), owner.GetName(), owner.GetUID(), controller)
 		}
 		version, err := schema.ParseGroupVersion(of.version)
 		if err != nil {
 			t.Fatal(err)
 		}
-		object := parseObject(t, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"labels":{"number":"%d"},"annotations":{"a/b":"%d"}%s},%s}`,
-			of.version, of.kind, name, i, i, owners, of.content))
-		storetest.EventuallySucceeds(t, "the object is created", func() error { // a custom resource is served after its definition is there
-			created, err := objects.Resource(version.WithResource(of.resource)).Namespace("shop").Create(t.Context(), object, metav1.CreateOptions{})
+		object := parseObject(t,
+			fmt.Sprintf(
+				`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"labels":{"number":"%d"},"annotations":{"a/b":"%d"}%s},%s}`,
+				of.version, of.kind, name, i, i, owners, of.content))
+		// a custom resource is served after its definition is there
+		storetest.EventuallySucceeds(t, "the object is created", func() error {
+			created, err := objects.Resource(version.WithResource(of.resource)).Namespace("shop").Create(t.Context(), object,
+				metav1.CreateOptions{})
 			if err == nil && controller == "" {
 				owner = created
 			}
@@ -619,11 +679,13 @@ func TestPast_DeletedNamespaceIsBroughtBack(t *testing.T) {
 	if err != nil || namespace.Labels["team"] != "shop" || namespace.Annotations["note"] != "keep" {
 		t.Errorf("the namespace is %v, %v", namespace, err)
 	}
-	if account, err := admin.CoreV1().ServiceAccounts("shop").Get(t.Context(), "default", metav1.GetOptions{}); err != nil || len(account.ImagePullSecrets) != 1 {
+	if account, err := admin.CoreV1().ServiceAccounts("shop").Get(t.Context(), "default",
+		metav1.GetOptions{}); err != nil || len(account.ImagePullSecrets) != 1 {
 		t.Errorf("the ServiceAccount default is %v, %v", account, err)
 	}
 	p.run("", []string{"nothing to do"}, "undelete", "-n", "shop", "--yes")
-	definitions := objects.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := objects.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	if err := definitions.Delete(t.Context(), "gears.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -657,18 +719,22 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 	server := startServer(t, dir)
 	p := past{t, filepath.Join(dir, "admin.kubeconfig")}
 	client := dynamic.NewForConfigOrDie(server.config(t))
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	const version = `{"name":%q,"served":%t,"storage":%t,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`
 	if _, err := definitions.Create(t.Context(), parseObject(t, fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
 		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"gears","kind":"Gear"},"versions":[`+version+","+version+"]}}", "v1", true, false, "v1beta1", true, true)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	gears := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}).Namespace("default")
+	gears := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+		Resource: "gears"}).Namespace("default")
 	maps := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")
 	var gear *unstructured.Unstructured
 	create := func() {
 		storetest.EventuallyDone(t, "a gear", func(ctx context.Context) (created bool, err error) {
-			gear, err = gears.Create(ctx, parseObject(t, `{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g"},"spec":{"teeth":1}}`), metav1.CreateOptions{})
+			gear, err = gears.Create(ctx,
+				parseObject(t, `{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g"},"spec":{"teeth":1}}`),
+				metav1.CreateOptions{})
 			if apierrors.IsNotFound(err) {
 				return false, nil
 			}
@@ -684,11 +750,15 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 		t.Errorf("a creation is undone: %v", err)
 	}
 	create()
-	m, err := maps.Create(t.Context(), parseObject(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"v":"old"}}`), metav1.CreateOptions{})
+	m, err := maps.Create(t.Context(),
+		parseObject(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"v":"old"}}`),
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"versions":[`+version+","+version+`]}}`, "v1", true, true, "v1beta1", false, false), metav1.PatchOptions{}); err != nil {
+	if _, err := definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"versions":[`+version+","+version+`]}}`, "v1", true, true, "v1beta1", false, false),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, patch := range []struct {
@@ -696,7 +766,8 @@ func TestPast_OfAVersionThatIsNotPreferred(t *testing.T) {
 		name string
 		text string
 	}{{gears, "g", `{"spec":{"teeth":2}}`}, {maps, "m", `{"data":{"v":"new"}}`}} {
-		if _, err := patch.of.Patch(t.Context(), patch.name, types.MergePatchType, []byte(patch.text), metav1.PatchOptions{}); err != nil {
+		if _, err := patch.of.Patch(t.Context(), patch.name, types.MergePatchType, []byte(patch.text),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -711,7 +782,8 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	server := startServer(t, dir)
 	p := past{t, filepath.Join(dir, "admin.kubeconfig")}
 	admin := kubernetes.NewForConfigOrDie(server.config(t))
-	if _, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	tenant(t, admin, "shop", "alice")
@@ -727,15 +799,18 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 		must(maps.Patch(t.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{}))
 	}
 	for _, name := range []string{"changed", "deleted", "sealed", "controlled", "same"} {
-		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}, Data: map[string]string{"v": "old"}}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+			Data: map[string]string{"v": "old"}}
 		if name == "controlled" {
-			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Gone", Name: "g", UID: "g", Controller: new(true)}}
+			m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Gone", Name: "g", UID: "g",
+				Controller: new(true)}}
 			m.Finalizers = []string{"example.com/keep"} // the garbage collector finds no owner
 		}
 		must(maps.Create(t.Context(), m, metav1.CreateOptions{}))
 	}
 	service, err := admin.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	must(service, err)
 	at := service.ResourceVersion
@@ -744,7 +819,9 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	patch("sealed", `{"data":{"v":"new"},"immutable":true}`)
 	patch("controlled", `{"data":{"v":"new"}}`)
 	must(nil, maps.Delete(t.Context(), "deleted", metav1.DeleteOptions{}))
-	must(maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created", Labels: map[string]string{"app": "created"}}}, metav1.CreateOptions{}))
+	must(maps.Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "created", Labels: map[string]string{"app": "created"}}},
+		metav1.CreateOptions{}))
 	// A Service that is created again has another address, which can't be changed.
 	must(nil, admin.CoreV1().Services("shop").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	again := service.DeepCopy()
@@ -752,7 +829,8 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	again.Spec.Ports[0].Port = 81
 	again, err = admin.CoreV1().Services("shop").Create(t.Context(), again, metav1.CreateOptions{})
 	must(again, err)
-	must(admin.CoreV1().Services("shop").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`), metav1.PatchOptions{}, "status"))
+	must(admin.CoreV1().Services("shop").Patch(t.Context(), "web", types.MergePatchType,
+		[]byte(`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`), metav1.PatchOptions{}, "status"))
 
 	data := func(name string) string {
 		t.Helper()
@@ -778,51 +856,61 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	if strings.Contains(out, "configmaps/same") {
 		t.Errorf("what has not changed is in the plan: %s", out)
 	}
-	p.run("alice", []string{"configmaps/deleted is created again (server dry run)"}, rollback("-l", "app in (changed,deleted)", "--dry-run=server")...)
+	p.run("alice", []string{"configmaps/deleted is created again (server dry run)"},
+		rollback("-l", "app in (changed,deleted)", "--dry-run=server")...)
 	if data("deleted") != "gone" {
 		t.Error("a dry run has created an object")
 	}
-	if out := p.run("alice", []string{"configmaps/changed is as it was"}, rollback("-l", "app=changed", "--yes")...); strings.Contains(out, "deleted") {
+	if out := p.run("alice", []string{"configmaps/changed is as it was"},
+		rollback("-l", "app=changed", "--yes")...); strings.Contains(out, "deleted") {
 		t.Errorf("the selector selects more: %s", out)
 	}
 	// Names are not what a terminal obeys.
 	hostile := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "x\x1b[1A\u009b2K\u202e"}}
 	must(admin.RbacV1().Roles("shop").Create(t.Context(), hostile, metav1.CreateOptions{}))
-	if out := p.fail("", "nothing done", rollback("--prune")...); !strings.Contains(out, "delete roles.rbac.authorization.k8s.io/x") || strings.ContainsAny(out, "\x1b\u009b\u202e") {
+	if out := p.fail("", "nothing done", rollback("--prune")...); !strings.Contains(out,
+		"delete roles.rbac.authorization.k8s.io/x") || strings.ContainsAny(out, "\x1b\u009b\u202e") {
 		t.Errorf("%q", out)
 	}
 	must(nil, admin.RbacV1().Roles("shop").Delete(t.Context(), hostile.Name, metav1.DeleteOptions{}))
 	p.fail("alice", "1 of 3 requests failed", rollback("--yes")...) // an immutable ConfigMap
-	for name, want := range map[string]string{"changed": "old", "deleted": "old", "sealed": "new", "controlled": "new", "same": "old", "created": ""} {
+	for name, want := range map[string]string{"changed": "old", "deleted": "old", "sealed": "new", "controlled": "new",
+		"same": "old", "created": ""} {
 		if got := data(name); got != want {
 			t.Errorf("%s has %q, want %q", name, got, want)
 		}
 	}
-	if m, err := maps.Get(t.Context(), "changed", metav1.GetOptions{}); err != nil || m.Labels["app"] != "changed" || len(m.Finalizers) != 1 {
+	if m, err := maps.Get(t.Context(), "changed", metav1.GetOptions{}); err != nil || m.Labels["app"] != "changed" ||
+		len(m.Finalizers) != 1 {
 		t.Errorf("the ConfigMap is %+v, %v", m, err)
 	}
-	if s, err := admin.CoreV1().Services("shop").Get(t.Context(), "web", metav1.GetOptions{}); err != nil || s.Spec.ClusterIP != again.Spec.ClusterIP ||
+	if s, err := admin.CoreV1().Services("shop").Get(t.Context(), "web", metav1.GetOptions{}); err != nil ||
+		s.Spec.ClusterIP != again.Spec.ClusterIP ||
 		s.Spec.Ports[0].Port != 80 || len(s.Status.LoadBalancer.Ingress) != 1 {
 		t.Errorf("the Service is %+v, %v", s, err)
 	}
 	must(nil, maps.Delete(t.Context(), "sealed", metav1.DeleteOptions{}))
-	p.run("alice", []string{"configmaps/created is deleted", "configmaps/sealed is created again"}, rollback("--prune", "--yes")...)
+	p.run("alice", []string{"configmaps/created is deleted", "configmaps/sealed is created again"},
+		rollback("--prune", "--yes")...)
 	if data("created") != "gone" || data("sealed") != "old" {
 		t.Error("not all is as it was")
 	}
 	p.run("alice", []string{"nothing to do"}, rollback("--prune", "--yes")...)
 }
 
-// kubectl completes the arguments of its plugin by a program of this name. What is completed is shown in package client.
+// kubectl completes the arguments of its plugin by a program of this name. What is completed is shown in package
+// client.
 func TestPast_NamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(clienttest.New())
 	t.Cleanup(server.Close)
 	for line, want := range map[string]string{
-		"roll": "rollback\tMake the objects of a namespace again what they were\n:4\n", "log --server " + server.URL + " namespaces/s": "namespaces/shop\n:4\n",
+		"roll": "rollback\tMake the objects of a namespace again what they were\n:4\n",
+		"log --server " + server.URL + " namespaces/s": "namespaces/shop\n:4\n",
 	} {
 		var out strings.Builder
-		if status := run(t.Context(), "/usr/bin/kubectl_complete-byre", strings.Fields(line), &out, io.Discard); status != 0 || out.String() != want {
+		if status := run(t.Context(), "/usr/bin/kubectl_complete-byre", strings.Fields(line), &out,
+			io.Discard); status != 0 || out.String() != want {
 			t.Errorf("completion of %q: status %d, %q, want %q", line, status, out.String(), want)
 		}
 	}
@@ -835,7 +923,8 @@ func TestPast_LogSaysFromWhenOnItIsWhole(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		if strings.Contains(r.URL.Query().Get("fieldSelector"), "since=") {
 			w.WriteHeader(http.StatusGone)
-			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of pods begins at noon"}`)
+			fmt.Fprint(w,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of pods begins at noon"}`)
 			return
 		}
 		fmt.Fprintf(w, `{"columnDefinitions":[{"name":"Revision"}],"rows":[

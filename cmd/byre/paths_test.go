@@ -28,10 +28,13 @@ func TestPaths_OutsideTheAPI(t *testing.T) {
 		{"/livez", 200, []string{"ok"}},
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{"ok"}},
-		{"/readyz?verbose", 200, []string{"[+]ping ok", "[+]log ok", "[+]etcd ok", "[+]etcd-readiness ok", "[+]informer-sync ok", "[+]shutdown ok", "[+]poststarthook/rbac/bootstrap-roles ok", "readyz check passed"}},
+		{"/readyz?verbose", 200,
+			[]string{"[+]ping ok", "[+]log ok", "[+]etcd ok", "[+]etcd-readiness ok", "[+]informer-sync ok", "[+]shutdown ok",
+				"[+]poststarthook/rbac/bootstrap-roles ok", "readyz check passed"}},
 		{"/livez?verbose", 200, []string{"[+]ping ok", "[+]log ok", "[+]etcd ok", "livez check passed"}},
 		{"/livez?verbose&exclude=etcd", 200, []string{"[+]etcd excluded: ok"}},
-		{"/livez?verbose&exclude=nosuch", 200, []string{`warn: some health checks cannot be excluded: no matches for "nosuch"`}},
+		{"/livez?verbose&exclude=nosuch", 200,
+			[]string{`warn: some health checks cannot be excluded: no matches for "nosuch"`}},
 		{"/readyz/etcd-readiness", 200, []string{"ok"}},
 		{"/livez/ping", 200, []string{"ok"}},
 		{"/readyz/shutdown", 200, []string{"ok"}},
@@ -81,7 +84,8 @@ func TestPaths_IndexListsThem(t *testing.T) {
 		paths[path] = true
 	}
 	for _, want := range []string{
-		"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/apiextensions.k8s.io/v1", "/apis/apiregistration.k8s.io/v1",
+		"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/apiextensions.k8s.io/v1",
+		"/apis/apiregistration.k8s.io/v1",
 		"/healthz", "/livez/ping", "/readyz/etcd", "/metrics", "/openapi/v2", "/openapi/v3", "/version", "/openid/v1/jwks",
 	} {
 		if !paths[want] {
@@ -119,7 +123,8 @@ func TestPaths_OpenToAnonymous(t *testing.T) {
 			continue
 		}
 		var answer struct{ Kind, Status, Reason string }
-		if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Kind != "Status" || answer.Reason != "Forbidden" {
+		if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Kind != "Status" ||
+			answer.Reason != "Forbidden" {
 			t.Errorf("%s: the answer is %s", test.path, body)
 		}
 	}
@@ -144,11 +149,13 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 		"--feature-gates=ComponentFlagz=false,ComponentStatusz=false,APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:" + port})
 
-	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if user := review.Status.UserInfo; user.Username != "system:unsecured" || !strings.Contains(strings.Join(user.Groups, ","), "system:masters") {
+	if user := review.Status.UserInfo; user.Username != "system:unsecured" ||
+		!strings.Contains(strings.Join(user.Groups, ","), "system:masters") {
 		t.Errorf("the user of a request to the insecure port is %v", user)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "v"}}
@@ -161,7 +168,8 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	}
 	defer watch.Stop()
 
-	rebound, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+port+"/api/v1/namespaces/default/secrets/s", nil)
+	rebound, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://127.0.0.1:"+port+"/api/v1/namespaces/default/secrets/s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,8 +191,8 @@ func TestInsecurePort_ServesHealthAndMetrics(t *testing.T) {
 	}
 }
 
-// checkOff: without profiling, and with upstream's feature gates off, their pages and the identity Lease do not exist, and
-// nobody can reset the metrics.
+// checkOff: without profiling, and with upstream's feature gates off, their pages and the identity Lease do not exist,
+// and nobody can reset the metrics.
 func checkOff(t *testing.T, url string, client kubernetes.Interface) {
 	do := func(method, path string) (int, string) {
 		t.Helper()
@@ -216,7 +224,8 @@ func checkOff(t *testing.T, url string, client kubernetes.Interface) {
 			t.Errorf("DELETE %s: %d, %.40s", path, status, body)
 		}
 	}
-	leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
+	leases, err := client.CoordinationV1().Leases("kube-system").List(t.Context(),
+		metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity"})
 	if err != nil || len(leases.Items) > 0 {
 		t.Errorf("there are Leases: %v, %v", leases, err)
 	}
@@ -234,16 +243,20 @@ func TestInsecurePort_RefusesWrongAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"--insecure-bind-address must be a loopback address, not 0.0.0.0":                                  {"--insecure-port=8080", "--insecure-bind-address=0.0.0.0"},
-		"127.0.0.1:" + taken + " is in use by another program: stop it, or choose another --insecure-port": {"--insecure-port=" + taken},
+		"--insecure-bind-address must be a loopback address, not 0.0.0.0": {"--insecure-port=8080",
+			"--insecure-bind-address=0.0.0.0"},
+		"127.0.0.1:" + taken +
+			" is in use by another program: stop it, or choose another --insecure-port": {"--insecure-port=" + taken},
 	} {
 		dir := t.TempDir()
-		p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
+		p := command(t, dir,
+			append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, args...)...)
 		if status := p.wait(t); status != 1 {
 			t.Errorf("%v: exit status is %d", args, status)
 		}
 		out := strings.TrimSpace(p.log.String())
-		if at := strings.LastIndex(out, "byre: "); at < 0 || !strings.Contains(out[at:], want) || strings.Contains(out[at:], "\n") {
+		if at := strings.LastIndex(out, "byre: "); at < 0 || !strings.Contains(out[at:], want) ||
+			strings.Contains(out[at:], "\n") {
 			t.Errorf("%v: output is %q, want %q", args, out, want)
 		}
 	}

@@ -52,7 +52,8 @@ func TestDatabaseSchema_OfEveryCommand(t *testing.T) {
 	mustCall("schema", "migrate", "status", "--endpoint", dsn, "--database-schema=one")
 	mustCall("restored and verified", "restore", "--from", in("one"), "--endpoint", dsn, "--database-schema=three")
 	// The values of random rows are not objects: this test ignores what the check finds.
-	if status, out, errOut := call("check", "--endpoint", dsn, "--database-schema=three"); status != statusDamaged || !strings.Contains(out, fmt.Sprintf("checked %d objects", len(rows.Objects))) {
+	if status, out, errOut := call("check", "--endpoint", dsn, "--database-schema=three"); status != statusDamaged ||
+		!strings.Contains(out, fmt.Sprintf("checked %d objects", len(rows.Objects))) {
 		t.Errorf("check: status %d, %q, %q", status, out, errOut)
 	}
 	mustCall("schema", "migrate", "up", "--endpoint", dsn, "--database-schema=four")
@@ -86,7 +87,8 @@ func TestServe_SchemaEach(t *testing.T) {
 	for i, name := range names {
 		endpoint := dsn + "&application_name=" + name
 		dir := t.TempDir()
-		servers[i] = command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0", "--endpoint", endpoint, "--database-schema", name)
+		servers[i] = command(t, dir, "serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0", "--endpoint",
+			endpoint, "--database-schema", name)
 	}
 	clients := make([]kubernetes.Interface, len(names))
 	for i, server := range servers {
@@ -101,7 +103,8 @@ func TestServe_SchemaEach(t *testing.T) {
 		}
 	}
 	for i, client := range clients {
-		if _, err := client.CoreV1().Namespaces().Get(t.Context(), names[1-i], metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := client.CoreV1().Namespaces().Get(t.Context(), names[1-i],
+			metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s sees the namespace of %s: %v", names[i], names[1-i], err)
 		}
 	}
@@ -141,7 +144,8 @@ func TestRole_WithFewRightsServes(t *testing.T) {
 	owner, dir := pgtest.DSN(t), t.TempDir()
 	succeed(t, "migrate", "up", "--endpoint", owner)
 	dsn := pgtest.FewRights(t, owner)
-	server := startServer(t, dir, "--endpoint", dsn, "--retention-changes=1", "--compaction-interval=100ms", "--retention-for=configmaps=1h")
+	server := startServer(t, dir, "--endpoint", dsn, "--retention-changes=1", "--compaction-interval=100ms",
+		"--retention-for=configmaps=1h")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	configMap, err := client.CoreV1().ConfigMaps("default").Create(t.Context(),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
@@ -171,15 +175,18 @@ func TestRole_WithFewRightsServes(t *testing.T) {
 	expectSchemaAskedFor(t, owner, dsn, dir)
 }
 
-// expectSchemaAskedFor starts a server that may not make the schema of its views. It says what to run, serves, and makes the
-// views once it may.
+// expectSchemaAskedFor starts a server that may not make the schema of its views. It says what to run, serves, and
+// makes the views once it may.
 func expectSchemaAskedFor(t *testing.T, owner, dsn, dir string) {
 	t.Helper()
 	server := startServer(t, dir, "--endpoint", dsn, "--sql-schema=k8s")
 	h := &chronicle{T: t, endpoint: owner, config: server.config(t)}
 	db := h.openSchema("k8s")
-	for i, statement := range []string{`CREATE SCHEMA "k8s" AUTHORIZATION byre_server`, `GRANT CREATE, USAGE ON SCHEMA "k8s" TO byre_server`} {
-		storetest.Eventually(t, "the log has the statement", func() bool { return strings.Contains(server.log.String(), ": "+statement) })
+	for i, statement := range []string{`CREATE SCHEMA "k8s" AUTHORIZATION byre_server`,
+		`GRANT CREATE, USAGE ON SCHEMA "k8s" TO byre_server`} {
+		storetest.Eventually(t, "the log has the statement", func() bool {
+			return strings.Contains(server.log.String(), ": "+statement)
+		})
 		if i == 0 {
 			statement = "CREATE SCHEMA k8s" // the other way: a schema of the owner
 		}
@@ -199,7 +206,8 @@ func expectSchemaAskedFor(t *testing.T, owner, dsn, dir string) {
 // is set.
 func TestServe_RefusesUnsafeDurability(t *testing.T) {
 	store := server.StoreOptions{DataDir: t.TempDir(), Endpoint: pgtest.DSN(t) + "&options=-c%20synchronous_commit%3Doff"}
-	if _, err := openDatabase(t.Context(), store); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off") {
+	if _, err := openDatabase(t.Context(), store); err == nil ||
+		!strings.Contains(err.Error(), "synchronous_commit is off") {
 		t.Errorf("without --allow-unsafe-durability: %v", err)
 	}
 	store.AllowUnsafeDurability = true
@@ -240,7 +248,8 @@ func startTLSCluster(t *testing.T) *tlsCluster {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if c.Cluster, err = (pgtest.Config{Settings: []string{"listen_addresses='" + c.address + "'"}}).Start(t.Context()); err != nil {
+	if c.Cluster, err = (pgtest.Config{Settings: []string{"listen_addresses='" + c.address + "'"}}).Start(
+		t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Stop() }) // its status tells of SIGQUIT
@@ -248,13 +257,15 @@ func startTLSCluster(t *testing.T) *tlsCluster {
 	c.write(t, "server.crt", c.authority.ServingCert)
 	c.write(t, "server.key", c.authority.ServingKey)
 	c.write(t, "clients.crt", c.authority.CACert)
-	if err := c.WriteFile("pg_hba.conf", []byte("local all byre trust\nhostssl all secret all scram-sha-256\nhostssl all certified all cert\n")); err != nil {
+	if err := c.WriteFile("pg_hba.conf",
+		[]byte("local all byre trust\nhostssl all secret all scram-sha-256\nhostssl all certified all cert\n")); err != nil {
 		t.Fatal(err)
 	}
 	for _, statement := range []string{
 		`ALTER SYSTEM SET ssl_ca_file = 'clients.crt'`, `ALTER SYSTEM SET ssl = on`, `SELECT pg_reload_conf()`,
 		`CREATE ROLE secret LOGIN PASSWORD 'first'`, `CREATE ROLE certified LOGIN`,
-		`CREATE DATABASE secret OWNER secret`, `CREATE DATABASE file OWNER secret`, `CREATE DATABASE certified OWNER certified`,
+		`CREATE DATABASE secret OWNER secret`, `CREATE DATABASE file OWNER secret`,
+		`CREATE DATABASE certified OWNER certified`,
 	} {
 		c.mustExec(t, statement)
 	}
@@ -296,7 +307,8 @@ func (c *tlsCluster) endpoint(user, database string, parameters url.Values) stri
 	// The tests use connections that exist after the credentials have changed.
 	parameters.Set("pool_max_conn_idle_time", "1h")
 	parameters.Set("sslrootcert", c.authority.CACert)
-	u := url.URL{Scheme: "postgres", User: url.User(user), Host: c.address, Path: "/" + database, RawQuery: parameters.Encode()}
+	u := url.URL{Scheme: "postgres", User: url.User(user), Host: c.address, Path: "/" + database,
+		RawQuery: parameters.Encode()}
 	return u.String()
 }
 
@@ -321,7 +333,8 @@ func replaceFile(t *testing.T, path, text string) {
 func awaitWrite(t *testing.T, client kubernetes.Interface, what string) {
 	t.Helper()
 	storetest.EventuallyDone(t, what, func(ctx context.Context) (bool, error) {
-		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "written-"}}, metav1.CreateOptions{})
 		return err == nil, err
 	})
 }
@@ -348,7 +361,9 @@ func TestRotation_OfPostgresCredentials(t *testing.T) {
 
 // rotatePassword starts a server whose password is in a file, and changes the password.
 // line formats the content of the file.
-func (c *tlsCluster) rotatePassword(t *testing.T, database, path string, line func(password string) string, endpoint string) {
+func (c *tlsCluster) rotatePassword(
+	t *testing.T, database, path string, line func(password string) string, endpoint string,
+) {
 	t.Helper()
 	replaceFile(t, path, line("first"))
 	server := startServer(t, t.TempDir(), "--endpoint", endpoint)
@@ -367,7 +382,8 @@ func (c *tlsCluster) rotateCertificate(t *testing.T) {
 	cert, key := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
 	issue := func(authority pki.Files) {
 		kubeconfig, err := pki.NewKubeconfig(
-			pki.Config{Dir: filepath.Dir(authority.CACert), Server: "https://unused", Kubeconfig: filepath.Join(dir, "none"), Now: time.Now()},
+			pki.Config{Dir: filepath.Dir(authority.CACert), Server: "https://unused", Kubeconfig: filepath.Join(dir, "none"),
+				Now: time.Now()},
 			pki.User{Name: "certified", Lifetime: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -380,7 +396,8 @@ func (c *tlsCluster) rotateCertificate(t *testing.T) {
 		replaceFile(t, cert, string(config.CertData))
 	}
 	issue(c.authority)
-	server := startServer(t, t.TempDir(), "--endpoint", c.endpoint("certified", "certified", url.Values{"sslcert": {cert}, "sslkey": {key}}))
+	server := startServer(t, t.TempDir(), "--endpoint",
+		c.endpoint("certified", "certified", url.Values{"sslcert": {cert}, "sslkey": {key}}))
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	next := newAuthority(t, c.address)
 	issue(next)

@@ -135,20 +135,22 @@ func (p *serverProcess) kill() {
 // failedLogs is the folder of what the processes of failed tests printed, in the folder that git ignores.
 const failedLogs = "../../bin/failed"
 
-// report logs, if the test has failed, the last lines that the process printed after the byte from, the file that has all
-// of them, and the command that repeats the test alone.
+// report logs, if the test has failed, the last lines that the process printed after the byte from, the file that has
+// all of them, and the command that repeats the test alone.
 func (p *serverProcess) report(t testing.TB, from int) {
 	t.Helper()
 	if !t.Failed() {
 		return
 	}
 	log := p.log.String()[from:]
-	file := filepath.Join(failedLogs, fmt.Sprintf("%s-%d.log", strings.NewReplacer("/", "_", " ", "_").Replace(t.Name()), p.cmd.Process.Pid))
+	file := filepath.Join(failedLogs,
+		fmt.Sprintf("%s-%d.log", strings.NewReplacer("/", "_", " ", "_").Replace(t.Name()), p.cmd.Process.Pid))
 	if err := errors.Join(os.MkdirAll(failedLogs, 0o750), os.WriteFile(file, []byte(log), 0o600)); err != nil {
 		t.Log(err)
 	}
 	t.Logf("to repeat: go test -vet=off ./cmd/byre -run '^%s$'\nbyre %.200s printed (all in %s):\n%s",
-		strings.ReplaceAll(t.Name(), "/", "$/^"), strings.Join(p.cmd.Args[1:], " "), strings.TrimPrefix(file, "../../"), lastLines(log))
+		strings.ReplaceAll(t.Name(), "/", "$/^"), strings.Join(p.cmd.Args[1:], " "), strings.TrimPrefix(file, "../../"),
+		lastLines(log))
 }
 
 // lastLines returns the last lines of a log, as many as leave place on a screen for what failed.
@@ -275,7 +277,8 @@ func (p *serverProcess) mustGet(t *testing.T, path string) (int, string) {
 
 // anonymous is a client without credentials that trusts every certificate.
 func anonymous() *http.Client {
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
 }
 
 // stop sends SIGTERM and returns the exit status.
@@ -298,8 +301,8 @@ func (p *serverProcess) wait(t *testing.T) int {
 	}
 }
 
-// sharedByre is a server with default flags, and with the tokens of sharedTokens, that many tests use. The first test that
-// asks for it starts it, and TestMain stops it. A test that uses it
+// sharedByre is a server with default flags, and with the tokens of sharedTokens, that many tests use. The first test
+// that asks for it starts it, and TestMain stops it. A test that uses it
 //   - only reads, or writes to a namespace of its own and under names of its own;
 //   - does not count what others may cause: requests, changes, objects of the whole cluster;
 //   - leaves the files, keys and flags of the server, and its process, as they are.
@@ -378,14 +381,15 @@ func (s *sharedByre) serve(database string) (err error) {
 	if s.serverProcess, err = launch(dir, cmd); err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, storetest.Patience, true, func(ctx context.Context) (bool, error) {
-		select {
-		case <-s.exited:
-			return false, errors.New("it has exited")
-		default:
-			return s.ready(ctx), nil
-		}
-	})
+	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, storetest.Patience, true,
+		func(ctx context.Context) (bool, error) {
+			select {
+			case <-s.exited:
+				return false, errors.New("it has exited")
+			default:
+				return s.ready(ctx), nil
+			}
+		})
 	if err != nil {
 		return fmt.Errorf("the shared server on %s is not ready: %w\n%s", database, err, lastLines(s.log.String()))
 	}

@@ -41,7 +41,8 @@ var counted = []struct {
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
 	{"configmaps", 30, 1, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`},
-	{"count/widgets.example.com", 20, 0, schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+	{"count/widgets.example.com", 20, 0,
+		schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
 		`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q}}`},
 }
 
@@ -106,12 +107,14 @@ func defineWidgets(t *testing.T, client dynamic.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	if _, err := definitions.Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "the definition is served", func(ctx context.Context) (bool, error) {
-		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).List(ctx, metav1.ListOptions{})
+		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+			Resource: "widgets"}).List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
 }
@@ -129,7 +132,8 @@ func makeBounded(t *testing.T, kube kubernetes.Interface, ns string) {
 		_, noCA := kube.CoreV1().ConfigMaps(ns).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		return noAccount == nil && noCA == nil, nil
 	})
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "bounds"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "bounds"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
 	for _, kind := range counted {
 		quota.Spec.Hard[kind.name] = *resource.NewQuantity(kind.hard, resource.DecimalSI)
 	}
@@ -165,7 +169,8 @@ func settle(t *testing.T, kube kubernetes.Interface, ns string) {
 	storetest.EventuallyDone(t, "the quota is settled", func(ctx context.Context) (bool, error) {
 		written++
 		count := fmt.Appendf(nil, `{"metadata":{"annotations":{"writes":"%d"}}}`, written)
-		if _, err := kube.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, count, metav1.PatchOptions{}); err != nil {
+		if _, err := kube.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, count,
+			metav1.PatchOptions{}); err != nil {
 			return false, err
 		}
 		quota, err := kube.CoreV1().ResourceQuotas(ns).Get(ctx, "bounds", metav1.GetOptions{})
@@ -191,7 +196,9 @@ func usedOf(ctx context.Context, kube kubernetes.Interface, ns string, name core
 
 // createUntilFull returns how many objects were admitted before each of the clients was
 // refused by the quota. The names of the objects begin with prefix.
-func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.GroupVersionResource, ns, format, prefix string) int64 {
+func createUntilFull(
+	t *testing.T, clients []dynamic.Interface, gvr schema.GroupVersionResource, ns, format, prefix string,
+) int64 {
 	t.Helper()
 	var made atomic.Int64
 	var group sync.WaitGroup
@@ -226,7 +233,10 @@ func createUntilFull(t *testing.T, clients []dynamic.Interface, gvr schema.Group
 }
 
 // checkUsed compares the quota's count with the number of objects.
-func checkUsed(t *testing.T, kube kubernetes.Interface, client dynamic.Interface, gvr schema.GroupVersionResource, ns string, name corev1.ResourceName, want int64) {
+func checkUsed(
+	t *testing.T, kube kubernetes.Interface, client dynamic.Interface, gvr schema.GroupVersionResource, ns string,
+	name corev1.ResourceName, want int64,
+) {
 	t.Helper()
 	list, err := client.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -277,11 +287,13 @@ func testQuotaStatuses(t *testing.T, config *rest.Config, namespace string) {
 	defer statuses.Stop()
 	hard := corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{
-		"pods", "configmaps", "secrets", "services", "replicationcontrollers", "persistentvolumeclaims", "count/deployments.apps",
+		"pods", "configmaps", "secrets", "services", "replicationcontrollers", "persistentvolumeclaims",
+		"count/deployments.apps",
 		"count/jobs.batch", "count/leases.coordination.k8s.io", "count/roles.rbac.authorization.k8s.io",
 	} {
 		hard[name] = resource.MustParse("9")
-		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{GenerateName: "q-"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{GenerateName: "q-"},
+			Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 		if quota, err = quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -26,14 +26,15 @@ import (
 	"byre/sqlstore/storetest"
 )
 
-// TestReplicas_LeaderHandsOver runs two servers of one host on one database, one of which leads and runs the controllers.
-// When the leader is told to stop, it first removes its endpoint from the kubernetes Service and releases the controllers'
-// Lease, and still serves. The other takes over.
+// TestReplicas_LeaderHandsOver runs two servers of one host on one database, one of which leads and runs the
+// controllers. When the leader is told to stop, it first removes its endpoint from the kubernetes Service and releases
+// the controllers' Lease, and still serves. The other takes over.
 func TestReplicas_LeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	pki := t.TempDir()
 	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", pki}
-	first := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
+	first := startServer(t, t.TempDir(),
+		append(flags, "--advertise-address=192.0.2.1", "--shutdown-delay-duration=10m")...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
 	second := startServer(t, t.TempDir(), append(flags, "--advertise-address=192.0.2.2")...)
 	client := kubernetes.NewForConfigOrDie(second.config(t))
@@ -46,7 +47,8 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 	})
 	expectReplicasInStatus(t, client, leader, "--data-dir", second.dir, "--cert-dir", pki)
 
-	leases, err := client.CoordinationV1().Leases("kube-system").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=byre-controllers"})
+	leases, err := client.CoordinationV1().Leases("kube-system").Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "metadata.name=byre-controllers"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,8 @@ func TestReplicas_LeaderHandsOver(t *testing.T) {
 		}
 		break
 	}
-	for path, want := range map[string]int{"/readyz": http.StatusInternalServerError, "/livez": http.StatusOK, "/api/v1/namespaces/default": http.StatusOK} {
+	for path, want := range map[string]int{"/readyz": http.StatusInternalServerError, "/livez": http.StatusOK,
+		"/api/v1/namespaces/default": http.StatusOK} {
 		if status, body := first.mustGet(t, path); status != want {
 			t.Errorf("%s of the replica that left: %d %s", path, status, body)
 		}
@@ -93,7 +96,8 @@ func expectReplicasInStatus(t *testing.T, client kubernetes.Interface, leader st
 			ObjectMeta: metav1.ObjectMeta{Name: id, Labels: map[string]string{
 				"apiserver.kubernetes.io/identity": "kube-apiserver", corev1.LabelHostname: host,
 			}},
-			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(id + "_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(id + "_1"), LeaseDurationSeconds: new(int32(3600)),
+				RenewTime: &renewed},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +173,8 @@ func deleteNamespace(t *testing.T, client kubernetes.Interface, name string) {
 // run the scheduler and the controllers of workloads too, in the middle of a rollout.
 func TestReplicas_TheOtherFinishesTheRolloutOfAKilledLeader(t *testing.T) {
 	t.Parallel()
-	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--with-scheduler", "--with-controller-manager"}
+	flags := []string{"--endpoint", pgtest.DSN(t), "--cert-dir", t.TempDir(), "--with-scheduler",
+		"--with-controller-manager"}
 	first := startServer(t, t.TempDir(), flags...)
 	leader := waitForLeader(t, kubernetes.NewForConfigOrDie(first.config(t)), "")
 	second := startServer(t, t.TempDir(), flags...)
@@ -185,7 +190,8 @@ func TestReplicas_TheOtherFinishesTheRolloutOfAKilledLeader(t *testing.T) {
 	// The Deployment replaces one Pod at a time. It waits for the first new one, which is not
 	// ready until a test says so.
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":%q}]}}}}`, newImage)
-	if _, err := deployments.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := deployments.Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallyDone(t, "a new Pod is bound", func(ctx context.Context) (bool, error) {
@@ -242,7 +248,8 @@ func awaitRollout(t *testing.T, client kubernetes.Interface, image string) {
 			if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodRunning {
 				continue
 			}
-			_, err := client.CoreV1().Pods("default").Patch(ctx, pod.Name, types.StrategicMergePatchType, ready, metav1.PatchOptions{}, "status")
+			_, err := client.CoreV1().Pods("default").Patch(ctx, pod.Name, types.StrategicMergePatchType, ready,
+				metav1.PatchOptions{}, "status")
 			if err != nil && !apierrors.IsNotFound(err) {
 				return false, err
 			}
@@ -252,7 +259,8 @@ func awaitRollout(t *testing.T, client kubernetes.Interface, image string) {
 			return false, err
 		}
 		isOld := func(pod corev1.Pod) bool { return pod.Spec.Containers[0].Image != image }
-		return d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == 2 && d.Status.AvailableReplicas == 2 &&
+		return d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == 2 &&
+			d.Status.AvailableReplicas == 2 &&
 			len(pods.Items) == 2 && !slices.ContainsFunc(pods.Items, isOld), nil
 	})
 }

@@ -88,7 +88,8 @@ func newRestoreCommand() *cobra.Command {
 			case replication.IsURL(f.from):
 				f.source, restore = replication.Location(f.from, f.source.S3), f.restoreReplica
 			case f.from != "" && f.pki.with:
-				return errors.New("--with-pki is for a backup, or for what --replicate-to has copied: a database has no certificates beside it")
+				return errors.New(
+					"--with-pki is for a backup, or for what --replicate-to has copied: a database has no certificates beside it")
 			case f.from != "":
 				restore = func(cmd *cobra.Command) error { return f.restoreDatabase(cmd, "restoring", f.from) }
 			default:
@@ -106,7 +107,9 @@ func newRestoreCommand() *cobra.Command {
 				if f.store.Endpoint != "" {
 					dir = "pki/ in the --data-dir of each server"
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "next, before a start: %s must be the pki/ of the server that was backed up; a start with other keys is refused\n", dir)
+				fmt.Fprintf(cmd.OutOrStdout(),
+					"next, before a start: %s must be the pki/ of the server that was backed up; a start with other keys is refused\n",
+					dir)
 				return nil
 			}
 			return f.pki.extract(cmd.OutOrStdout(), f.store.DataDir, keys)
@@ -115,7 +118,8 @@ func newRestoreCommand() *cobra.Command {
 	f.store.AddDatabaseFlags(cmd.Flags())
 	f.source.S3.AddFlags(cmd.Flags())
 	f.pki.addToRestore(cmd)
-	cmd.Flags().StringVar(&f.from, "from", "", "Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
+	cmd.Flags().StringVar(&f.from, "from", "",
+		"Instead of a backup, read this database, which may be in use: sqlite:///PATH or postgres://...; or the latest that --replicate-to of a server has copied: file:///PATH or s3://BUCKET/PATH, through a temporary file in $TMPDIR.")
 	cmd.Flags().StringVar(&f.folder, "folder", "",
 		"With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
 	cmd.Flags().Int64Var(&f.upTo, "up-to", 0,
@@ -155,7 +159,8 @@ func (f *restoreFlags) restoreReplica(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if chosen.Last == 0 {
-		return fmt.Errorf("%s/%s: %s: nothing was restored%s", f.from, chosen.Folder, chosen.Hole(), olderCopy(copies, chosen))
+		return fmt.Errorf("%s/%s: %s: nothing was restored%s", f.from, chosen.Folder, chosen.Hole(),
+			olderCopy(copies, chosen))
 	}
 	dir, err := os.MkdirTemp("", "byre-restore-*")
 	if err != nil {
@@ -169,11 +174,14 @@ func (f *restoreFlags) restoreReplica(cmd *cobra.Command) (err error) {
 	return readDatabase(cmd.Context(), "sqlite://"+path, func(s sqlstore.Snapshot) error {
 		switch {
 		case f.upTo > s.Revision:
-			return fmt.Errorf("%s/%s reaches up to revision %d, not %d: nothing was restored", f.from, chosen.Folder, s.Revision, f.upTo)
+			return fmt.Errorf("%s/%s reaches up to revision %d, not %d: nothing was restored", f.from, chosen.Folder, s.Revision,
+				f.upTo)
 		case f.upTo > 0:
 			f.moment.Revision = f.upTo
 		case chosen.HasHole():
-			return fmt.Errorf("%s/%s: %s: nothing was restored; restore what is left, up to revision %d of %s, with --up-to %d%s", f.from, chosen.Folder,
+			return fmt.Errorf(
+				"%s/%s: %s: nothing was restored; restore what is left, up to revision %d of %s, with --up-to %d%s", f.from,
+				chosen.Folder,
 				chosen.Hole(), s.Revision, chosen.Time.Format(time.RFC3339), s.Revision, olderCopy(copies, chosen))
 		}
 		return f.restore(cmd, newProgress(cmd.ErrOrStderr(), "restoring"), s)
@@ -218,7 +226,8 @@ func (f *restoreFlags) restoreBackup(cmd *cobra.Command) error {
 	b, err := backup.Open(file)
 	switch {
 	case errors.Is(err, sqlstore.ErrBroken):
-		return explainFile(f.source.Name, compressed, fmt.Errorf("%s: %w: name a file that \"byre backup\" has written", f.source.Name, err))
+		return explainFile(f.source.Name, compressed,
+			fmt.Errorf("%s: %w: name a file that \"byre backup\" has written", f.source.Name, err))
 	case err != nil:
 		return fmt.Errorf("%s: %w", f.source.Name, err)
 	}
@@ -258,7 +267,8 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 			"serve it from a directory of its own\n", digest.Objects, of.Revision, of.Time.UTC().Format(time.RFC3339))
 		return nil
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
+	fmt.Fprintf(cmd.OutOrStdout(),
+		"restored and verified %d objects of revision %d, and %d changes of history; the next revision is %d\n",
 		digest.Objects, of.Revision, digest.Changes, s.Revision+1)
 	return nil
 }

@@ -71,7 +71,8 @@ func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
 	tool(t, restore, "--no-owner", "--exit-on-error", "--dbname", restored, archive)
 
 	want, wantHeader := digestOf(t, first)
-	for _, endpoint := range []string{"sqlite://" + filepath.Join(dir, "vacuumed.db"), "sqlite://" + filepath.Join(dir, "backup.db"), restored} {
+	for _, endpoint := range []string{"sqlite://" + filepath.Join(dir, "vacuumed.db"),
+		"sqlite://" + filepath.Join(dir, "backup.db"), restored} {
 		if got, header := digestOf(t, endpoint); got != want || !reflect.DeepEqual(header, wantHeader) {
 			t.Errorf("%s: %v, %+v; want %v, %+v", endpoint, got, header, want, wantHeader)
 		}
@@ -80,7 +81,8 @@ func TestRestore_FromCopiesOfTheDatabasesTools(t *testing.T) {
 		}
 		target := "sqlite://" + filepath.Join(t.TempDir(), "byre.db")
 		succeed(t, "restore", "--endpoint", target, "--from", endpoint)
-		if got, header := digestOf(t, target); got != restoredDigest(t, rows.Snapshot()) || header.Revision != rows.Revision+bumpRevision {
+		if got, header := digestOf(t, target); got != restoredDigest(t, rows.Snapshot()) ||
+			header.Revision != rows.Revision+bumpRevision {
 			t.Errorf("restored from %s: %v, %+v", endpoint, got, header)
 		}
 	}
@@ -95,7 +97,8 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 		dir, file := t.TempDir(), filepath.Join(t.TempDir(), "byre.zst")
 		first := startServer(t, dir, append([]string{"--controllers=", "--compaction-interval=100ms"}, flags...)...)
 		configMaps := kubernetes.NewForConfigOrDie(first.config(t)).CoreV1().ConfigMaps("default")
-		made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,9 +123,11 @@ func TestRestore_HistoryIsForSQL(t *testing.T) {
 			succeed(t, "restore", "--endpoint", target, file)
 			succeed(t, "check", "--endpoint", target)
 			// With a retention of a second, all of the history is older.
-			second := startServer(t, dir, "--controllers=", "--compaction-interval=100ms", "--retention=1s", "--endpoint", target)
+			second := startServer(t, dir, "--controllers=", "--compaction-interval=100ms", "--retention=1s", "--endpoint",
+				target)
 			configMaps := kubernetes.NewForConfigOrDie(second.config(t)).CoreV1().ConfigMaps("default")
-			at := metav1.ListOptions{ResourceVersion: made.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+			at := metav1.ListOptions{ResourceVersion: made.ResourceVersion,
+				ResourceVersionMatch: metav1.ResourceVersionMatchExact}
 			if _, err := configMaps.List(t.Context(), at); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				t.Errorf("%s: list at a revision of before: %v", name, err)
 			}
@@ -178,35 +183,52 @@ var (
 			`byre backup --with-pki --age-recipient age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p /backup/byre.zst`,
 			`/backup/byre\.zst` + backedUp + `/backup/byre\.zst\.pki\.age: the certificates and keys, encrypted\n`, "",
 		},
-		{`byre backup --data-dir /var/lib/byre /var/backups/byre/$(date +%F-%H%M%S).zst`, `/var/backups/byre/2026-03-01\.zst` + backedUp, ""},
+		{`byre backup --data-dir /var/lib/byre /var/backups/byre/$(date +%F-%H%M%S).zst`,
+			`/var/backups/byre/2026-03-01\.zst` + backedUp, ""},
 		{`byre backup list /backup`, listHead + `(byre\S*\.zst +` + aTime + ` +\d+ +[1-9]\d* +\d+\.\d MiB +\S+\n){2}`, ""},
 		{`byre backup verify /backup`, `(/backup/byre\S*\.zst: ` + verified + `){2}`, ""},
 		{`byre backup prune /backup --keep 14`, `there are 2 backups: nothing to delete\n`, ""},
-		{`byre backup list s3://backups/cluster-1`, listHead + `(` + aFolder + ` +` + aTime + ` +- +- +\d+\.\d MiB +continuous copy, up to transaction [1-9]\d*\n){2}`, ""},
+		{`byre backup list s3://backups/cluster-1`,
+			listHead + `(` + aFolder + ` +` + aTime + ` +- +- +\d+\.\d MiB +continuous copy, up to transaction [1-9]\d*\n){2}`,
+			""},
 		{`byre backup verify s3://backups/cluster-1`, `(` + inCopies + verified + `){2}`, ""},
 		{`byre check --data-dir /var/lib/byre`, sound, ""},
 		{`byre check`, sound, ""},
-		{`byre fork --data-dir /var/lib/byre --at -2h --to /srv/fork`, `forked and verified [1-9]\d* objects of revision \d+, .*; serve it from a directory of its own\n`, ""},
-		{`byre restore --with-pki --age-identity-file key.txt --data-dir /var/lib/byre /backup/byre.zst`, restored + withKeys, "/var/lib/byre"},
-		{`byre restore --data-dir /var/lib/byre-new /backup/byre-2026-03-01.zst`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
-		{`byre restore --data-dir /var/lib/byre-new --at 2026-03-01T11:59:00Z /backup/byre-2026-03-01.zst`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
-		{`byre restore --data-dir /var/lib/byre-new --at 41977 --from sqlite:///var/lib/byre/byre.db`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
-		{`byre restore --data-dir /var/lib/byre "$backup"`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"), "/var/lib/byre"},
-		{`byre restore --from s3://backups/cluster-1 --with-pki --age-identity-file key.txt --data-dir /var/lib/byre`, restored + withKeys, "/var/lib/byre"},
+		{`byre fork --data-dir /var/lib/byre --at -2h --to /srv/fork`,
+			`forked and verified [1-9]\d* objects of revision \d+, .*; serve it from a directory of its own\n`, ""},
+		{`byre restore --with-pki --age-identity-file key.txt --data-dir /var/lib/byre /backup/byre.zst`, restored + withKeys,
+			"/var/lib/byre"},
+		{`byre restore --data-dir /var/lib/byre-new /backup/byre-2026-03-01.zst`,
+			restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
+		{`byre restore --data-dir /var/lib/byre-new --at 2026-03-01T11:59:00Z /backup/byre-2026-03-01.zst`,
+			restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
+		{`byre restore --data-dir /var/lib/byre-new --at 41977 --from sqlite:///var/lib/byre/byre.db`,
+			restored + fmt.Sprintf(sayKeys, "/var/lib/byre-new/pki"), "/var/lib/byre-new"},
+		{`byre restore --data-dir /var/lib/byre "$backup"`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"),
+			"/var/lib/byre"},
+		{`byre restore --from s3://backups/cluster-1 --with-pki --age-identity-file key.txt --data-dir /var/lib/byre`,
+			restored + withKeys, "/var/lib/byre"},
 	}
 	whileStopped = []recoveryCommand{
-		{`byre copy --from sqlite:///var/lib/byre/byre.db --to postgres://byre@db.example.com/byre`, `copied and verified [1-9]\d* objects.*, at revision \d+\n`, ""},
+		{`byre copy --from sqlite:///var/lib/byre/byre.db --to postgres://byre@db.example.com/byre`,
+			`copied and verified [1-9]\d* objects.*, at revision \d+\n`, ""},
 		{`byre check --endpoint "$endpoint"`, sound, ""},
 		{`byre check --endpoint postgres://user@host/database -o json`, `(?s)\{.*"findingCount": 0.*\}\n`, ""},
-		{`byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre-$(date +%F).zst`, `s3://backups/byre-2026-03-01\.zst` + backedUp, ""},
-		{`byre backup --endpoint "$endpoint" /var/backups/byre/$(date +%F-%H%M%S).zst`, `/var/backups/byre/2026-03-02\.zst` + backedUp, ""},
-		{`byre restore --endpoint "$endpoint" "$backup"`, restored + fmt.Sprintf(sayKeys, `pki/ in the --data-dir of each server`), `"$endpoint"`},
-		{`byre restore --endpoint NEW-ENDPOINT byre.zst`, restored + fmt.Sprintf(sayKeys, `pki/ in the --data-dir of each server`), "NEW-ENDPOINT"},
+		{`byre backup --endpoint postgres://byre@db.example.com/byre s3://backups/byre-$(date +%F).zst`,
+			`s3://backups/byre-2026-03-01\.zst` + backedUp, ""},
+		{`byre backup --endpoint "$endpoint" /var/backups/byre/$(date +%F-%H%M%S).zst`,
+			`/var/backups/byre/2026-03-02\.zst` + backedUp, ""},
+		{`byre restore --endpoint "$endpoint" "$backup"`,
+			restored + fmt.Sprintf(sayKeys, `pki/ in the --data-dir of each server`), `"$endpoint"`},
+		{`byre restore --endpoint NEW-ENDPOINT byre.zst`,
+			restored + fmt.Sprintf(sayKeys, `pki/ in the --data-dir of each server`), "NEW-ENDPOINT"},
 	}
 	// withHole are executed when a file of the last continuous copy is missing.
 	withHole = []recoveryCommand{
-		{`byre restore --from s3://backups/cluster-1 --up-to 41977 --data-dir /var/lib/byre`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"), "/var/lib/byre"},
-		{`byre restore --from s3://backups/cluster-1 --folder 20260301T030000.000000Z --data-dir /var/lib/byre`, restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"), "/var/lib/byre"},
+		{`byre restore --from s3://backups/cluster-1 --up-to 41977 --data-dir /var/lib/byre`,
+			restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"), "/var/lib/byre"},
+		{`byre restore --from s3://backups/cluster-1 --folder 20260301T030000.000000Z --data-dir /var/lib/byre`,
+			restored + fmt.Sprintf(sayKeys, "/var/lib/byre/pki"), "/var/lib/byre"},
 	}
 )
 
@@ -221,7 +243,8 @@ func documentedRecoveries(t *testing.T) (commands []string) {
 		t.Fatal(pages, err)
 	}
 	block := regexp.MustCompile("(?ms)^ *```[a-z]*\n(.*?)^ *```$")
-	line := regexp.MustCompile(`(?m)^ *(?:runuser -u byre -- )?(byre (?:backup|restore|check|copy|fork|import|export|takeover)\b.*?)(?: +#.*)?$`)
+	line := regexp.MustCompile(
+		`(?m)^ *(?:runuser -u byre -- )?(byre (?:backup|restore|check|copy|fork|import|export|takeover)\b.*?)(?: +#.*)?$`)
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -259,7 +282,8 @@ func newRecoveryShell(t *testing.T) *recoveryShell {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Symlink(executable, s.in("bin/byre")), os.Symlink(s.in("var/lib/byre"), s.in("byre-data"))); err != nil {
+	if err := errors.Join(os.Symlink(executable, s.in("bin/byre")),
+		os.Symlink(s.in("var/lib/byre"), s.in("byre-data"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/var/lib/byre-new", "/var/lib/byre", "/var/backups/byre", "/backup", "/srv/fork"} {
@@ -296,7 +320,8 @@ func (s *recoveryShell) typed(t *testing.T, command, fresh string) (status int, 
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, &stdout, &stderr
 	_ = cmd.Run() // ProcessState has the status
-	return cmd.ProcessState.ExitCode(), strings.NewReplacer(back...).Replace(stdout.String()), strings.NewReplacer(back...).Replace(stderr.String())
+	return cmd.ProcessState.ExitCode(), strings.NewReplacer(back...).Replace(stdout.String()),
+		strings.NewReplacer(back...).Replace(stderr.String())
 }
 
 func (s *recoveryShell) expect(t *testing.T, commands []recoveryCommand) {
@@ -340,11 +365,13 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 	const copies = "s3://backups/cluster-1"
 	serve := func() *serverProcess {
 		t.Helper()
-		server := startServer(t, shell.in("var/lib/byre"), "--controllers=", "--replicate-to", copies, "--age-recipient", identity.Recipient().String())
+		server := startServer(t, shell.in("var/lib/byre"), "--controllers=", "--replicate-to", copies, "--age-recipient",
+			identity.Recipient().String())
 		var revision string
 		for i := range 3 {
 			made, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().ConfigMaps("default").Create(t.Context(),
-				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprintf("object-%d-", i)}}, metav1.CreateOptions{})
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprintf("object-%d-", i)}},
+				metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -396,11 +423,13 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 		_, err := client.Put(t.Context(), key, strings.NewReader("LTX1"))
 		return err
 	})
-	if status, out, errOut := shell.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged || !strings.Contains(errOut, "2 of 2 backups can't be restored") {
+	if status, out, errOut := shell.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged ||
+		!strings.Contains(errOut, "2 of 2 backups can't be restored") {
 		t.Errorf("verify of a broken file: status %d, %s, %s", status, out, errOut)
 	}
 	command := "byre restore --from s3://backups/cluster-1 --folder " + folders[0].Folder + " --data-dir /var/lib/byre"
-	if status, _, errOut := shell.typed(t, command, "/var/lib/byre"); status != 1 || !strings.Contains(errOut, folders[0].Folder+": ") || !strings.Contains(errOut, ": nothing was restored") {
+	if status, _, errOut := shell.typed(t, command, "/var/lib/byre"); status != 1 ||
+		!strings.Contains(errOut, folders[0].Folder+": ") || !strings.Contains(errOut, ": nothing was restored") {
 		t.Errorf("restore of a broken file: status %d, %s", status, errOut)
 	}
 }
@@ -409,24 +438,30 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 func (s *recoveryShell) expectHole(t *testing.T) {
 	t.Helper()
 	const hole = `files are missing after transaction \d+, of \d+`
-	if status, out, errOut := s.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged || !regexp.MustCompile(
-		`^`+inCopies+verified+inCopies+hole+`: it can be restored up to revision \d+ of `+aTime+`, \d+ objects, \d+ changes: make a new copy: .*\n$`).MatchString(out) {
+	if status, out, errOut := s.typed(t, "byre backup verify s3://backups/cluster-1", ""); status != statusDamaged ||
+		!regexp.MustCompile(
+			`^`+inCopies+verified+inCopies+hole+`: it can be restored up to revision \d+ of `+aTime+
+				`, \d+ objects, \d+ changes: make a new copy: .*\n$`).MatchString(out) {
 		t.Errorf("verify: status %d, %s, %s", status, out, errOut)
 	}
-	if status, out, errOut := s.typed(t, "byre backup list s3://backups/cluster-1", ""); status != 0 || !regexp.MustCompile(
-		`\n`+aFolder+` +`+aTime+` +- +- +\d+\.\d MiB +`+hole+`\n$`).MatchString(out) {
+	if status, out, errOut := s.typed(t, "byre backup list s3://backups/cluster-1", ""); status != 0 ||
+		!regexp.MustCompile(
+			`\n`+aFolder+` +`+aTime+` +- +- +\d+\.\d MiB +`+hole+`\n$`).MatchString(out) {
 		t.Errorf("list: status %d, %s, %s", status, out, errOut)
 	}
 	status, _, errOut := s.typed(t, "byre restore --from s3://backups/cluster-1 --data-dir /var/lib/byre", "/var/lib/byre")
-	named := regexp.MustCompile(hole + `: nothing was restored; restore what is left, up to revision \d+ of ` + aTime + `, with --up-to (\d+); or restore an older copy, of ` +
+	named := regexp.MustCompile(hole + `: nothing was restored; restore what is left, up to revision \d+ of ` + aTime +
+		`, with --up-to (\d+); or restore an older copy, of ` +
 		aTime + `, with --folder (` + aFolder + `)\n$`).FindStringSubmatch(errOut)
 	if status != 1 || named == nil {
 		t.Fatalf("restore: status %d, %s", status, errOut)
 	}
 	s.places["41977"], s.places["20260301T030000.000000Z"] = named[1], named[2]
 	s.expect(t, withHole)
-	for flag, want := range map[string]string{"--up-to 4000000": "reaches up to revision " + named[1] + ", not 4000000", "--folder none": "has no folder none"} {
-		if status, _, errOut := s.typed(t, "byre restore --from s3://backups/cluster-1 "+flag+" --data-dir /var/lib/byre", "/var/lib/byre"); status != 1 || !strings.Contains(errOut, want) {
+	for flag, want := range map[string]string{"--up-to 4000000": "reaches up to revision " + named[1] + ", not 4000000",
+		"--folder none": "has no folder none"} {
+		if status, _, errOut := s.typed(t, "byre restore --from s3://backups/cluster-1 "+flag+" --data-dir /var/lib/byre",
+			"/var/lib/byre"); status != 1 || !strings.Contains(errOut, want) {
 			t.Errorf("%s: status %d, %s", flag, status, errOut)
 		}
 	}

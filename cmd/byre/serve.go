@@ -50,7 +50,8 @@ func serve(ctx context.Context, o *server.Options) error {
 		return err
 	}
 	if flags := o.Ignored(); len(flags) > 0 {
-		klog.Warningf("%s: these flags change nothing, because there is no separate watch cache to tune: leave them out", strings.Join(flags, ", "))
+		klog.Warningf("%s: these flags change nothing, because there is no separate watch cache to tune: leave them out",
+			strings.Join(flags, ", "))
 	}
 	completed, err := o.Complete()
 	if err != nil {
@@ -70,7 +71,8 @@ func serve(ctx context.Context, o *server.Options) error {
 
 // serveDatabase serves the database that open opens, until ctx ends. It calls begin when everything is there, and
 // nothing was committed for a client yet.
-func serveDatabase(ctx context.Context, o server.Completed, open func(context.Context, server.StoreOptions) (server.Database, error),
+func serveDatabase(ctx context.Context, o server.Completed,
+	open func(context.Context, server.StoreOptions) (server.Database, error),
 	begin func(context.Context) error,
 ) error {
 	var custom *crd.Server // it is made first: the aggregator needs to know when it is synced

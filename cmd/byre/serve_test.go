@@ -77,11 +77,16 @@ func TestServe_RefusesWrongArguments(t *testing.T) {
 		{"wrong value", []string{"serve", "--secure-port=https"}, "--secure-port"},
 		{"wrong port", []string{"serve", "--secure-port=70000"}, "--secure-port must be between 0 and 65535"},
 		{"argument", []string{"serve", "please"}, `unknown command "please"`},
-		{"etcd", []string{"serve", "--etcd-servers=http://127.0.0.1:2379"}, "--etcd-servers is not supported: objects are kept in SQLite or PostgreSQL: use --endpoint"},
+		{"etcd", []string{"serve", "--etcd-servers=http://127.0.0.1:2379"},
+			"--etcd-servers is not supported: objects are kept in SQLite or PostgreSQL: use --endpoint"},
 		{"unwritable directory", []string{"serve", "--data-dir", filepath.Join(file, "data")}, "--data-dir"},
-		{"bad endpoint", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=etcd://localhost"}, "--endpoint: want sqlite:///path or postgres://"},
-		{"no database there", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=postgres://u:secret@127.0.0.1:1/db?connect_timeout=1"}, "127.0.0.1"},
-		{"database of another program", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=sqlite://" + foreign}, "foreign.db"},
+		{"bad endpoint", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=etcd://localhost"},
+			"--endpoint: want sqlite:///path or postgres://"},
+		{"no database there",
+			[]string{"serve", "--data-dir", t.TempDir(), "--endpoint=postgres://u:secret@127.0.0.1:1/db?connect_timeout=1"},
+			"127.0.0.1"},
+		{"database of another program", []string{"serve", "--data-dir", t.TempDir(), "--endpoint=sqlite://" + foreign},
+			"foreign.db"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -149,9 +154,12 @@ func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 	})
 	t.Run("no credentials", func(t *testing.T) {
 		for path, want := range map[string]int{
-			"/api": http.StatusForbidden, "/apis": http.StatusForbidden, "/api/v1/namespaces": http.StatusForbidden, "/api/v1/secrets": http.StatusForbidden,
-			"/openapi/v3": http.StatusForbidden, "/metrics": http.StatusForbidden, "/debug/pprof/": http.StatusForbidden, "/debug/pprof/heap": http.StatusForbidden,
-			"/debug/flags/v": http.StatusForbidden, "/debug/api_priority_and_fairness/dump_requests": http.StatusForbidden, "/nowhere": http.StatusForbidden,
+			"/api": http.StatusForbidden, "/apis": http.StatusForbidden, "/api/v1/namespaces": http.StatusForbidden,
+			"/api/v1/secrets": http.StatusForbidden,
+			"/openapi/v3":     http.StatusForbidden, "/metrics": http.StatusForbidden, "/debug/pprof/": http.StatusForbidden,
+			"/debug/pprof/heap": http.StatusForbidden,
+			"/debug/flags/v":    http.StatusForbidden, "/debug/api_priority_and_fairness/dump_requests": http.StatusForbidden,
+			"/nowhere": http.StatusForbidden,
 			// kube-apiserver answers these without credentials too.
 			"/livez": http.StatusOK, "/readyz": http.StatusOK, "/version": http.StatusOK,
 		} {
@@ -161,7 +169,8 @@ func TestServe_NewInstallNeedsCredentials(t *testing.T) {
 		}
 	})
 	t.Run("an administrator", func(t *testing.T) {
-		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/api_priority_and_fairness/dump_requests", "/metrics"} {
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1",
+			"/debug/api_priority_and_fairness/dump_requests", "/metrics"} {
 			if status, body := server.mustGet(t, path); status != http.StatusOK {
 				t.Errorf("%s: %d %s", path, status, body)
 			}
@@ -262,7 +271,8 @@ func TestServe_ControlPlaneFlags(t *testing.T) {
 	socket := filepath.Join(dir, "debug.sock")
 	server := startServer(t, dir,
 		"--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true",
-		"--coordinated-leadership-lease-duration=3s", "--coordinated-leadership-renew-deadline=2s", "--coordinated-leadership-retry-period=500ms",
+		"--coordinated-leadership-lease-duration=3s", "--coordinated-leadership-renew-deadline=2s",
+		"--coordinated-leadership-retry-period=500ms",
 		"--peer-advertise-ip=192.0.2.9", "--peer-advertise-port=7443",
 		"--advertise-address=192.0.2.8", "--endpoint-reconciler-type=none", "--kubernetes-service-node-port=30443",
 		"--enable-garbage-collector=false", "--delete-collection-workers=3", "--livez-grace-period=1m",
@@ -284,7 +294,8 @@ func TestServe_ControlPlaneFlags(t *testing.T) {
 func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	var lease coordinationv1.Lease
 	storetest.EventuallyDone(t, "the identity Lease", func(ctx context.Context) (bool, error) {
-		list, err := client.CoordinationV1().Leases("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
+		list, err := client.CoordinationV1().Leases("kube-system").List(ctx,
+			metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver"})
 		if err != nil || len(list.Items) != 1 {
 			return false, err
 		}
@@ -293,7 +304,8 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 	})
 	if !strings.HasPrefix(lease.Name, "apiserver-") || lease.Labels[corev1.LabelHostname] == "" ||
 		lease.Annotations[corev1.AnnotationPeerAdvertiseAddress] != "192.0.2.9:7443" ||
-		!strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), lease.Name+"_") || ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) != 3600 {
+		!strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), lease.Name+"_") ||
+		ptr.Deref(lease.Spec.LeaseDurationSeconds, 0) != 3600 {
 		t.Errorf("the identity Lease is %+v", lease)
 	}
 }
@@ -302,7 +314,8 @@ func checkIdentity(t *testing.T, client kubernetes.Interface) {
 // tokens is recorded, and that a use is recorded.
 func checkTokenTracking(t *testing.T, server *serverProcess, client kubernetes.Interface) {
 	storetest.EventuallyDone(t, "the ConfigMap of legacy tokens", func(ctx context.Context) (bool, error) {
-		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
+		config, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx,
+			"kube-apiserver-legacy-service-account-token-tracking", metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -312,7 +325,8 @@ func checkTokenTracking(t *testing.T, server *serverProcess, client kubernetes.I
 	token := makeLegacyToken(t, server, client)
 	config := rest.AnonymousClientConfig(server.config(t))
 	config.BearerToken = token
-	review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil || review.Status.UserInfo.Username != "system:serviceaccount:default:legacy" {
 		t.Fatalf("the token's user is %+v, %v", review, err)
 	}
@@ -330,14 +344,16 @@ func checkTokenTracking(t *testing.T, server *serverProcess, client kubernetes.I
 func makeLegacyToken(t *testing.T, server *serverProcess, client kubernetes.Interface) string {
 	t.Helper()
 	core := client.CoreV1()
-	account, err := core.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "legacy"}}, metav1.CreateOptions{})
+	account, err := core.ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "legacy"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret := corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "legacy-token", Namespace: "default",
-			Annotations: map[string]string{corev1.ServiceAccountNameKey: account.Name, corev1.ServiceAccountUIDKey: string(account.UID)},
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: account.Name,
+				corev1.ServiceAccountUIDKey: string(account.UID)},
 		},
 		Type: corev1.SecretTypeServiceAccountToken,
 	}
@@ -377,7 +393,8 @@ func checkElection(t *testing.T, client kubernetes.Interface) {
 	}
 	storetest.EventuallyDone(t, "the elected leader", func(ctx context.Context) (bool, error) {
 		// A candidate answers a ping by renewing its Lease.
-		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil && c.Spec.RenewTime.Before(c.Spec.PingTime) {
+		if c, err := candidates.Get(ctx, "candidate-1", metav1.GetOptions{}); err == nil && c.Spec.PingTime != nil &&
+			c.Spec.RenewTime.Before(c.Spec.PingTime) {
 			renewed := metav1.NowMicro()
 			c.Spec.RenewTime = &renewed
 			if _, err := candidates.Update(ctx, c, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
@@ -400,7 +417,8 @@ func checkService(t *testing.T, client kubernetes.Interface) {
 	if service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.Ports[0].NodePort != 30443 {
 		t.Errorf("the kubernetes Service is %+v", service.Spec)
 	}
-	if _, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the kubernetes Service has endpoints: %v", err)
 	}
 }
@@ -409,10 +427,12 @@ func checkService(t *testing.T, client kubernetes.Interface) {
 // to wait for its dependents.
 func checkNoGarbageCollection(t *testing.T, client kubernetes.Interface) {
 	configs := client.CoreV1().ConfigMaps("default")
-	if _, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := configs.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := configs.Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+	if err := configs.Delete(t.Context(), "owner",
+		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := configs.Get(t.Context(), "owner", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -443,7 +463,8 @@ func checkFlagz(t *testing.T, server *serverProcess) {
 			values[line[:i]] = strings.TrimSpace(line[i+1:])
 		}
 	}
-	for name, want := range map[string]string{"delete-collection-workers": "3", "enable-garbage-collector": "false", "endpoint": "CLASSIFIED"} {
+	for name, want := range map[string]string{"delete-collection-workers": "3", "enable-garbage-collector": "false",
+		"endpoint": "CLASSIFIED"} {
 		if got := values[name]; got != want {
 			t.Errorf("/flagz says that --%s is %q, not %q", name, got, want)
 		}
@@ -465,7 +486,9 @@ func TestServe_RefusesWrongFeatureGates(t *testing.T) {
 		"--feature-gates=UnknownVersionInteroperabilityProxy=false --peer-advertise-ip=192.0.2.1": "--peer-advertise-ip needs the feature gate UnknownVersionInteroperabilityProxy",
 	} {
 		dir := t.TempDir()
-		p := command(t, dir, append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"}, strings.Fields(flags)...)...)
+		p := command(t, dir,
+			append([]string{"serve", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0"},
+				strings.Fields(flags)...)...)
 		if status := p.wait(t); status != 1 || !strings.HasSuffix(p.log.String(), "byre: "+want+"\n") {
 			t.Errorf("%s: exit status %d, output %q, want %q", flags, status, p.log.String(), want)
 		}
@@ -479,7 +502,8 @@ func TestZPages_AreForMonitoringOnly(t *testing.T) {
 	server := sharedServer(t, "sqlite")
 	client := kubernetes.NewForConfigOrDie(server.config(t))
 	for _, page := range []string{"statusz", "flagz"} {
-		if status, _, err := fetch(t.Context(), anonymous(), server.config(t).Host+"/"+page); err != nil || status != http.StatusForbidden {
+		if status, _, err := fetch(t.Context(), anonymous(), server.config(t).Host+"/"+page); err != nil ||
+			status != http.StatusForbidden {
 			t.Errorf("/%s for anybody: %d, %v", page, status, err)
 		}
 		for _, as := range []struct {
@@ -497,7 +521,8 @@ func TestZPages_AreForMonitoringOnly(t *testing.T) {
 		raw, err := client.RESTClient().Get().AbsPath("/"+page).
 			SetHeader("Accept", fmt.Sprintf("application/json;v=v1beta1;g=config.k8s.io;as=%s", kind)).Do(t.Context()).Raw()
 		var answer struct{ Kind, APIVersion string }
-		if err != nil || json.Unmarshal(raw, &answer) != nil || answer.Kind != kind || answer.APIVersion != "config.k8s.io/v1beta1" {
+		if err != nil || json.Unmarshal(raw, &answer) != nil || answer.Kind != kind ||
+			answer.APIVersion != "config.k8s.io/v1beta1" {
 			t.Errorf("/%s in JSON: %.300s, %v", page, raw, err)
 		}
 	}
@@ -507,7 +532,8 @@ func TestZPages_AreForMonitoringOnly(t *testing.T) {
 // same server.
 func TestServe_ShortTimeoutsOfAnOlderRelease(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s", "--min-request-timeout=2",
+	server := startServer(t, t.TempDir(), "--token-auth-file", hostileTokens(t), "--request-timeout=2s",
+		"--min-request-timeout=2",
 		"--emulated-version=1.34", "--runtime-config=networking.k8s.io/v1beta1=true")
 	for name, test := range map[string]func(*testing.T, *serverProcess){
 		"slow clients": testSlowClients, "watch": testMinRequestTimeout, "older release": testOlderRelease,
@@ -528,7 +554,8 @@ func testOlderRelease(t *testing.T, server *serverProcess) {
 	}
 }
 
-// testMinRequestTimeout: the server ends a watch after --min-request-timeout at the earliest and twice that at the latest.
+// testMinRequestTimeout: the server ends a watch after --min-request-timeout at the earliest and twice that at the
+// latest.
 func testMinRequestTimeout(t *testing.T, server *serverProcess) {
 	client, err := rest.HTTPClientFor(server.config(t))
 	if err != nil {
@@ -536,7 +563,8 @@ func testMinRequestTimeout(t *testing.T, server *serverProcess) {
 	}
 	started := time.Now()
 	status, body, err := fetch(t.Context(), client, server.config(t).Host+configMaps+"?watch=1&resourceVersion=0")
-	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second || took > 30*time.Second {
+	if took := time.Since(started); err != nil || status != http.StatusOK || took < 2*time.Second ||
+		took > 30*time.Second {
 		t.Errorf("a watch ended after %v with %d %s, %v", took, status, body, err)
 	}
 }
@@ -549,7 +577,8 @@ func testSlowClients(t *testing.T, server *serverProcess) {
 	defer sent.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+configMaps, io.MultiReader(strings.NewReader(`{"metadata":`), body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, config.Host+configMaps,
+		io.MultiReader(strings.NewReader(`{"metadata":`), body))
 	if err != nil {
 		t.Fatal(err)
 	}

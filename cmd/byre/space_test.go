@@ -71,7 +71,8 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 	config.QPS = -1
 	kube := kubernetes.NewForConfigOrDie(config)
 	maps := kube.CoreV1().ConfigMaps("default")
-	lease, err := kube.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "held"}}, metav1.CreateOptions{})
+	lease, err := kube.CoordinationV1().Leases("default").Create(t.Context(),
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "held"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,8 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 			return false, nil
 		}
 		status, ok := err.(apierrors.APIStatus)
-		if !ok || status.Status().Code != http.StatusInternalServerError || status.Status().Message != "etcdserver: mvcc: database space exceeded" ||
+		if !ok || status.Status().Code != http.StatusInternalServerError ||
+			status.Status().Message != "etcdserver: mvcc: database space exceeded" ||
 			status.Status().Reason != "" || status.Status().Details != nil {
 			t.Fatalf("refused with %#v", err)
 		}
@@ -109,7 +111,8 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 	if _, err := kube.CoordinationV1().Leases("default").Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("renew a lease: %v", err)
 	}
-	if _, err := kube.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{}); err == nil {
+	if _, err := kube.CoordinationV1().Leases("default").Create(t.Context(),
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{}); err == nil {
 		t.Error("a lease was created")
 	}
 	deleteAll(t, kube)
@@ -125,7 +128,8 @@ func testSpace(t *testing.T, makeSpace func(), flags ...string) {
 	// Each change of the state is one line. A compaction that goes on while objects are
 	// deleted may cause more than two.
 	log := p.log.String()
-	reached, below := strings.Count(log, "the database has reached its quota"), strings.Count(log, "the database is below its quota again")
+	reached, below := strings.Count(log, "the database has reached its quota"),
+		strings.Count(log, "the database is below its quota again")
 	if reached == 0 || reached != below {
 		t.Errorf("the log says %d times that the quota is reached, and %d times that it is not", reached, below)
 	}

@@ -35,22 +35,25 @@ var assaults = []string{
 	"SELECT 1" + strings.Repeat(" UNION ALL SELECT 1", 4000),
 	"PRAGMA temp_store = FILE", "PRAGMA max_page_count = 1", "SELECT * FROM pragma_database_list",
 	"ATTACH 'other.db' AS other", "VACUUM INTO 'other.db'", "CREATE TABLE t (a)", "CREATE TEMP TABLE t (a)", "BEGIN",
-	"DELETE FROM pods", "UPDATE pods SET name = 'x'", "SELECT load_extension('libc.so.6')", "SELECT readfile('/etc/passwd')",
+	"DELETE FROM pods", "UPDATE pods SET name = 'x'", "SELECT load_extension('libc.so.6')",
+	"SELECT readfile('/etc/passwd')",
 	"SELECT writefile('other', 'x')", "SELECT randomblob(1000)", "SELECT 1; SELECT 2",
 }
 
-// Hostile statements get an error each. Requests beside them are answered, and the server's memory, files and goroutines
-// stay bounded.
+// Hostile statements get an error each. Requests beside them are answered, and the server's memory, files and
+// goroutines stay bounded.
 func TestSQL_HoldsBesideHostileQueries(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		t.Parallel()
 		dir := t.TempDir()
-		server := startServer(t, dir, append(flags, "--controllers=", "--sql-timeout=300ms", "--sql-memory=16Mi", "--sql-concurrency=2")...)
+		server := startServer(t, dir,
+			append(flags, "--controllers=", "--sql-timeout=300ms", "--sql-memory=16Mi", "--sql-concurrency=2")...)
 		h := &chronicle{T: t, config: server.config(t)}
 		h.config.QPS = -1
 		h.kube = kubernetes.NewForConfigOrDie(h.config)
-		h.ask("", "application/json", "SELECT count(*) FROM clusterroles a, changes b") // what only the first query needs is made
+		// what only the first query needs is made
+		h.ask("", "application/json", "SELECT count(*) FROM clusterroles a, changes b")
 		goroutines, memory := h.goroutines(), statusBytes(t, server, "VmHWM:")
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -61,7 +64,8 @@ func TestSQL_HoldsBesideHostileQueries(t *testing.T) {
 				for _, statement := range assaults {
 					response, body := h.ask("", "application/json", statement)
 					switch response.StatusCode {
-					case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+					case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+						http.StatusTooManyRequests:
 					default:
 						t.Errorf("%.100s: %d %.200s", statement, response.StatusCode, body)
 					}
@@ -76,7 +80,9 @@ func TestSQL_HoldsBesideHostileQueries(t *testing.T) {
 		if grown := statusBytes(t, server, "VmHWM:") - memory; grown > 256<<20 {
 			t.Errorf("the peak of memory has grown by %d MB", grown>>20)
 		}
-		storetest.Eventually(t, "the goroutines of queries end", func() bool { return h.goroutines() < goroutines+len(assaults) })
+		storetest.Eventually(t, "the goroutines of queries end", func() bool {
+			return h.goroutines() < goroutines+len(assaults)
+		})
 		storetest.Eventually(t, "a query is answered", func() bool {
 			response, _ := h.ask("", "application/json", "SELECT count(*) FROM pods")
 			return response.StatusCode == http.StatusCreated || response.StatusCode == http.StatusOK
@@ -117,7 +123,8 @@ func expectFilesIn(t *testing.T, p *serverProcess, dir string) {
 	}
 	for _, link := range links {
 		file, err := os.Readlink(link)
-		if err != nil || !filepath.IsAbs(file) || strings.HasPrefix(file, "/dev/") || strings.HasPrefix(file, "/proc/") || strings.HasPrefix(file, "/sys/") {
+		if err != nil || !filepath.IsAbs(file) || strings.HasPrefix(file, "/dev/") || strings.HasPrefix(file, "/proc/") ||
+			strings.HasPrefix(file, "/sys/") {
 			continue // closed meanwhile, or no file
 		}
 		if !strings.HasPrefix(file, dir) {

@@ -73,8 +73,8 @@ func (t *typist) types(text, want string) {
 	t.expect(want)
 }
 
-// asks types what the shell answers and then prompts anew. Before that prompt the terminal is not in raw mode yet: what is
-// typed there is echoed twice, and a Ctrl-C there drops it.
+// asks types what the shell answers and then prompts anew. Before that prompt the terminal is not in raw mode yet: what
+// is typed there is echoed twice, and a Ctrl-C there drops it.
 func (t *typist) asks(text, want string) {
 	t.Helper()
 	t.types(text, want)
@@ -154,7 +154,8 @@ func TestSQLShell_AnswersOnATerminal(t *testing.T) {
 	}
 	text, err := os.ReadFile(file)
 	h.must(err)
-	if want := "SELECT count(*) AS n FROM \"deployments.apps\" ;\n"; !strings.HasSuffix(string(text), want) || !strings.Contains(string(text), "\nselect count(*) AS n FROM namespaces WHERE phase = 'none';\n") {
+	if want := "SELECT count(*) AS n FROM \"deployments.apps\" ;\n"; !strings.HasSuffix(string(text), want) ||
+		!strings.Contains(string(text), "\nselect count(*) AS n FROM namespaces WHERE phase = 'none';\n") {
 		t.Errorf("the history is %q", text)
 	}
 	again := startShell(t, state, "sql", "-o", "csv", "--kubeconfig", kubeconfig)

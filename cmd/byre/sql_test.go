@@ -44,7 +44,8 @@ func (h *chronicle) ask(user, accept, statement string) (*http.Response, string)
 	config.Impersonate.UserName = user
 	client, err := rest.HTTPClientFor(config)
 	h.must(err)
-	request, err := http.NewRequestWithContext(h.Context(), http.MethodPost, config.Host+query.Path, strings.NewReader(statement))
+	request, err := http.NewRequestWithContext(h.Context(), http.MethodPost, config.Host+query.Path,
+		strings.NewReader(statement))
 	h.must(err)
 	request.Header.Set("Content-Type", "application/sql")
 	request.Header.Set("Accept", accept)
@@ -89,14 +90,17 @@ func TestSQL_EqualsListsForRandomRights(t *testing.T) {
 						return false
 					}
 					for _, resource := range []string{"configmaps", "secrets"} {
-						if got, want := h.csv(user, "SELECT namespace, name, revision FROM "+resource+" WHERE namespace IN ('a', 'b', 'c') ORDER BY 1, 2"), h.listed(user, resource, namespaces); !slices.Equal(got, want) {
+						if got, want := h.csv(user,
+							"SELECT namespace, name, revision FROM "+resource+" WHERE namespace IN ('a', 'b', 'c') ORDER BY 1, 2"),
+							h.listed(user, resource, namespaces); !slices.Equal(got, want) {
 							t.Logf("%s asks for %s: %q, want %q", user, resource, got, want)
 							return false
 						}
 					}
 					return true
 				})
-				text := strings.Join(h.csv(user, "SELECT c.object, s.object FROM configmaps c FULL JOIN secrets s ON s.namespace = c.namespace"), "\n")
+				text := strings.Join(h.csv(user,
+					"SELECT c.object, s.object FROM configmaps c FULL JOIN secrets s ON s.namespace = c.namespace"), "\n")
 				for of, canaries := range values {
 					namespace, resource, _ := strings.Cut(of, "/")
 					if slices.Contains(granted.in(user, namespace), resource) {
@@ -121,7 +125,8 @@ func (h *chronicle) listed(user, resource string, namespaces []string) []string 
 	h.must(err)
 	rows := []string{}
 	for _, namespace := range namespaces {
-		list, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource}).Namespace(namespace).List(h.Context(), metav1.ListOptions{})
+		list, err := client.Resource(schema.GroupVersionResource{Version: "v1",
+			Resource: resource}).Namespace(namespace).List(h.Context(), metav1.ListOptions{})
 		if err != nil {
 			continue // the user may not
 		}
@@ -150,7 +155,8 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 					return err == nil
 				})
 			}
-			definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+			definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+				Resource: "customresourcedefinitions"}
 			create(definitions, "", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
 				"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"gears","singular":"gear","kind":"Gear","listKind":"GearList"},
 				"versions":[{"name":"v1","served":true,"storage":true,"additionalPrinterColumns":[{"name":"Tooth Count","type":"integer","jsonPath":".spec.teeth"}],
@@ -165,11 +171,13 @@ func TestSQL_AsksForWhatIsDefined(t *testing.T) {
 				}
 			}()
 			storetest.Eventually(t, "the table is there", func() bool {
-				response, body := h.ask("", query.CSV, `SELECT name, tooth_count, spec_is_worn, spec_width FROM "gears.example.com" WHERE namespace = 'shop'`)
+				response, body := h.ask("", query.CSV,
+					`SELECT name, tooth_count, spec_is_worn, spec_width FROM "gears.example.com" WHERE namespace = 'shop'`)
 				seen = body
 				return response.StatusCode == http.StatusOK && slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], want)
 			})
-			if got := h.csv("", "SELECT description FROM byre_tables WHERE table_name = 'gears.example.com'"); !slices.Equal(got, []string{"A Gear turns."}) {
+			if got := h.csv("", "SELECT description FROM byre_tables WHERE table_name = 'gears.example.com'"); !slices.Equal(got,
+				[]string{"A Gear turns."}) {
 				t.Errorf("%q", got)
 			}
 			for statement, want := range map[string]string{
@@ -224,15 +232,19 @@ func TestSQL_AnswersInEveryForm(t *testing.T) {
 	}
 	const many = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 200000) SELECT n FROM r"
 	response, body := h.ask("", query.NDJSON, many)
-	if rows := strings.Count(body, "\n"); rows != 100_000 || response.Header.Get(query.LimitHeader) != "100000" || response.Header.Get("Byre-Columns") != `[{"name":"n"}]` {
+	if rows := strings.Count(body, "\n"); rows != 100_000 || response.Header.Get(query.LimitHeader) != "100000" ||
+		response.Header.Get("Byre-Columns") != `[{"name":"n"}]` {
 		t.Errorf("%d rows, header %v", rows, response.Header)
 	}
-	if _, metrics := h.as("", "/metrics", "text/plain"); !strings.Contains(metrics, `apiserver_request_total{code="200",component="apiserver",dry_run="",group="sql.byre.dev",resource="queries",scope="cluster",subresource="",verb="POST",version="v1"} 3`) {
+	if _, metrics := h.as("", "/metrics", "text/plain"); !strings.Contains(metrics,
+		`apiserver_request_total{code="200",component="apiserver",dry_run="",group="sql.byre.dev",resource="queries",scope="cluster",subresource="",verb="POST",version="v1"} 3`) {
 		t.Error("the streams are not counted")
 	}
 	// A statement that fails before its first row is an error, also for who asks for a stream.
-	for statement, want := range map[string]int{"SELECT x": http.StatusBadRequest, "": http.StatusUnprocessableEntity, "SELECT zeroblob(100000000)": http.StatusRequestEntityTooLarge} {
-		if response, body := h.ask("", query.CSV, statement); response.StatusCode != want || !strings.Contains(body, "Failure") {
+	for statement, want := range map[string]int{"SELECT x": http.StatusBadRequest, "": http.StatusUnprocessableEntity,
+		"SELECT zeroblob(100000000)": http.StatusRequestEntityTooLarge} {
+		if response, body := h.ask("", query.CSV, statement); response.StatusCode != want ||
+			!strings.Contains(body, "Failure") {
 			t.Errorf("%s: %d %s, want %d", statement, response.StatusCode, body, want)
 		}
 	}
@@ -240,7 +252,8 @@ func TestSQL_AnswersInEveryForm(t *testing.T) {
 	config, err := rest.HTTPClientFor(h.config)
 	h.must(err)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.config.Host+query.Path,
-		strings.NewReader("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 90000) SELECT n, CASE WHEN n = 80000 THEN zeroblob(100000000) END FROM r"))
+		strings.NewReader(
+			"WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 90000) SELECT n, CASE WHEN n = 80000 THEN zeroblob(100000000) END FROM r"))
 	h.must(err)
 	request.Header.Set("Content-Type", "application/sql")
 	request.Header.Set("Accept", query.NDJSON)
@@ -256,7 +269,8 @@ func TestSQL_AnswersInEveryForm(t *testing.T) {
 func TestSQL_IsServedUnlessItIsOff(t *testing.T) {
 	t.Parallel()
 	on, off := newChronicle(t), newChronicle(t, "--enable-sql=false")
-	if status, body := on.as("", "/apis/sql.byre.dev/v1", "application/json"); status != http.StatusOK || !strings.Contains(body, `"verbs":["create"]`) {
+	if status, body := on.as("", "/apis/sql.byre.dev/v1", "application/json"); status != http.StatusOK ||
+		!strings.Contains(body, `"verbs":["create"]`) {
 		t.Error(status, body)
 	}
 	if status, body := off.as("", "/apis/sql.byre.dev/v1", "application/json"); status != http.StatusNotFound {
@@ -280,7 +294,8 @@ func TestSQL_IsServedUnlessItIsOff(t *testing.T) {
 		"sql|SELECT who, verb FROM changes WHERE resource = 'namespaces' AND name = 'shop'|-o|csv": "who,verb\nbyre-admin,create\n",
 		"sql|SELECT count(*) > 50 AS many FROM (SELECT DISTINCT resource FROM byre_tables)":        "MANY\n1\n",
 	} {
-		if _, out, errOut := call(append(strings.Split(args, "|"), "--kubeconfig", kubeconfig)...); strings.TrimSpace(out+errOut) != strings.TrimSpace(want) {
+		if _, out, errOut := call(append(strings.Split(args, "|"), "--kubeconfig",
+			kubeconfig)...); strings.TrimSpace(out+errOut) != strings.TrimSpace(want) {
 			t.Errorf("%s: %q, want %q", args, out+errOut, want)
 		}
 	}
@@ -320,7 +335,8 @@ func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 	h := newChronicle(t)
 	client, err := dynamic.NewForConfig(h.config)
 	h.must(err)
-	policies := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"}
+	policies := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+		Resource: "validatingadmissionpolicies"}
 	for resource, text := range map[schema.GroupVersionResource]string{
 		policies: `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"no-secrets"},"spec":{
 			"matchConstraints":{"resourceRules":[{"apiGroups":["sql.byre.dev"],"apiVersions":["v1"],"operations":["CREATE"],"resources":["queries"]}]},
@@ -331,7 +347,8 @@ func TestSQL_IsJudgedByAdmissionPolicies(t *testing.T) {
 			"matchConstraints":{"resourceRules":[{"apiGroups":["sql.byre.dev"],"apiVersions":["v1"],"operations":["CREATE"],"resources":["queries"]}]},
 			"matchConditions":[{"name":"one","expression":"object.spec.sql == 'SELECT 1'"}],"failurePolicy":"Fail","reinvocationPolicy":"Never",
 			"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: 'replace', path: '/spec/sql', value: \"SELECT 'changed'\"}]"}}]}}`,
-		policies.GroupVersion().WithResource("mutatingadmissionpolicybindings"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"other"},"spec":{"policyName":"other"}}`,
+		policies.GroupVersion().WithResource(
+			"mutatingadmissionpolicybindings"): `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"other"},"spec":{"policyName":"other"}}`,
 	} {
 		var object unstructured.Unstructured
 		h.must(object.UnmarshalJSON([]byte(text)))
@@ -361,7 +378,8 @@ func TestSQL_IsAudited(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Request","resources":[{"group":"sql.byre.dev"}]},{"level":"None"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(policy,
+		[]byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"Request","resources":[{"group":"sql.byre.dev"}]},{"level":"None"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h := newChronicle(t, "--audit-policy-file="+policy, "--audit-log-path="+log, "--audit-log-mode=blocking-strict")
@@ -392,7 +410,8 @@ func TestSQL_EndsForWhoDoesNotRead(t *testing.T) {
 	client, err := rest.HTTPClientFor(h.config)
 	h.must(err)
 	const many = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 90000) SELECT n, printf('%1000d', n) FROM r"
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.config.Host+query.Path, strings.NewReader(many))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.config.Host+query.Path,
+		strings.NewReader(many))
 	h.must(err)
 	request.Header.Set("Content-Type", "application/sql")
 	request.Header.Set("Accept", query.NDJSON)
@@ -417,7 +436,8 @@ func TestSQL_TellsThatItTookTooLong(t *testing.T) {
 		for _, accept := range []string{"application/json", query.CSV, query.NDJSON} {
 			asks := *h
 			asks.config = config
-			response, body := asks.ask("", accept, "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r")
+			response, body := asks.ask("", accept,
+				"WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r")
 			if response.StatusCode != http.StatusRequestTimeout || !strings.Contains(body, "took longer than 1s") {
 				t.Errorf("%s %s: %d %s", response.Proto, accept, response.StatusCode, body)
 			}
@@ -438,14 +458,15 @@ func TestSQL_ListsTablesAndColumns(t *testing.T) {
 		"sql columns K nope":                    `byre: there is no table "nope": "byre sql tables" lists them`,
 		"__complete sql columns K deploy":       "deployments\ndeployments.apps\n",
 	} {
-		if _, out, errOut := call(strings.Fields(strings.Replace(args, " K", " --kubeconfig "+kubeconfig, 1))...); !strings.Contains(out+errOut, want) {
+		if _, out, errOut := call(strings.Fields(strings.Replace(args, " K", " --kubeconfig "+kubeconfig,
+			1))...); !strings.Contains(out+errOut, want) {
 			t.Errorf("%s: %q, want %q", args, out+errOut, want)
 		}
 	}
 }
 
-// A table at a moment is the list that was recorded then, on the server itself and on another replica. What a compaction or a
-// restore has put out of reach is 410, never other rows.
+// A table at a moment is the list that was recorded then, on the server itself and on another replica. What a
+// compaction or a restore has put out of reach is 410, never other rows.
 func TestSQL_MomentsEqualRecordedLists(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
@@ -459,7 +480,9 @@ func TestSQL_MomentsEqualRecordedLists(t *testing.T) {
 				continue
 			}
 			for revision, want := range recorded {
-				if got := server.csv("", "SELECT name, data ->> 'key' FROM configmaps("+revision+") WHERE namespace = 'default' AND name LIKE 'c_' ORDER BY name"); !slices.Equal(got, want) {
+				if got := server.csv("",
+					"SELECT name, data ->> 'key' FROM configmaps("+revision+
+						") WHERE namespace = 'default' AND name LIKE 'c_' ORDER BY name"); !slices.Equal(got, want) {
 					t.Errorf("%s at %s: %q, want %q", name, revision, got, want)
 				}
 			}
@@ -471,7 +494,8 @@ func TestSQL_MomentsEqualRecordedLists(t *testing.T) {
 	})
 }
 
-// recordLists changes ConfigMaps at random, and returns the lists meanwhile, as rows of a query, by their resourceVersion.
+// recordLists changes ConfigMaps at random, and returns the lists meanwhile, as rows of a query, by their
+// resourceVersion.
 func (h *chronicle) recordLists() map[string][]string {
 	h.Helper()
 	maps, random := h.kube.CoreV1().ConfigMaps("default"), rand.New(rand.NewPCG(5, 6)) //nolint:gosec // a test
@@ -498,21 +522,23 @@ func (h *chronicle) recordLists() map[string][]string {
 func (h *chronicle) expectOutOfReach(recorded map[string][]string) {
 	h.Helper()
 	for revision := range recorded {
-		if response, body := h.ask("", query.CSV, "SELECT count(*) FROM configmaps("+revision+")"); response.StatusCode != http.StatusGone {
+		if response, body := h.ask("", query.CSV,
+			"SELECT count(*) FROM configmaps("+revision+")"); response.StatusCode != http.StatusGone {
 			h.Errorf("at %s: %d %s", revision, response.StatusCode, body)
 		}
 	}
 }
 
-// Past states of custom resources are as they were stored: without the defaults of today's definition, and also in a version
-// that is gone.
+// Past states of custom resources are as they were stored: without the defaults of today's definition, and also in a
+// version that is gone.
 func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
 	t.Parallel()
 	onDatabases(t, func(t *testing.T, flags ...string) {
 		t.Parallel()
 		h := newChronicle(t, flags...)
 		client := dynamic.NewForConfigOrDie(h.config)
-		definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+			Resource: "customresourcedefinitions"})
 		define := func(version, mode string) map[string]any {
 			var object map[string]any
 			h.must(json.Unmarshal(fmt.Appendf(nil, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gears.example.com"},
@@ -521,12 +547,15 @@ func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
 				"teeth":{"type":"integer"},"mode":{"type":"string"%s}}}}}}}]}}`, version, mode), &object))
 			return object
 		}
-		_, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: define("v1", "")}, metav1.CreateOptions{})
+		_, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: define("v1", "")},
+			metav1.CreateOptions{})
 		h.must(err)
 		var made *unstructured.Unstructured
 		storetest.Eventually(t, "gears are served", func() (ok bool) {
-			gear := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gear", "metadata": map[string]any{"name": "big"}, "spec": map[string]any{"teeth": int64(40)}}}
-			made, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}).Create(t.Context(), gear, metav1.CreateOptions{})
+			gear := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gear",
+				"metadata": map[string]any{"name": "big"}, "spec": map[string]any{"teeth": int64(40)}}}
+			made, err = client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+				Resource: "gears"}).Create(t.Context(), gear, metav1.CreateOptions{})
 			return err == nil
 		})
 		redefine := func(versions ...any) {
@@ -545,20 +574,25 @@ func TestSQL_PastIsWithoutTodaysDefinition(t *testing.T) {
 			t.Helper()
 			storetest.Eventually(t, want+" is the answer to "+statement, func() bool {
 				response, body := h.ask("", query.CSV, statement)
-				return response.StatusCode == http.StatusOK && slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], []string{want})
+				return response.StatusCode == http.StatusOK &&
+					slices.Equal(strings.Split(strings.TrimSpace(body), "\n")[1:], []string{want})
 			})
 		}
 		redefine(version("v1", `,"default":"fast"`))
 		expect("fast", `SELECT spec_mode FROM "gears.example.com"`)
-		expect("1,40", fmt.Sprintf(`SELECT spec_mode IS NULL, spec_teeth FROM "gears.example.com"(%s)`, made.GetResourceVersion()))
-		expect("1,40,"+made.GetResourceVersion(), `SELECT spec_mode IS NULL, spec_teeth, object ->> '$.metadata.resourceVersion' FROM "gears.example.com_history"`)
+		expect("1,40",
+			fmt.Sprintf(`SELECT spec_mode IS NULL, spec_teeth FROM "gears.example.com"(%s)`, made.GetResourceVersion()))
+		expect("1,40,"+made.GetResourceVersion(),
+			`SELECT spec_mode IS NULL, spec_teeth, object ->> '$.metadata.resourceVersion' FROM "gears.example.com_history"`)
 		old := version("v1", "")
 		old["storage"] = false
 		redefine(old, version("v2", ""))
-		_, err = definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType, []byte(`{"status":{"storedVersions":["v2"]}}`), metav1.PatchOptions{}, "status")
+		_, err = definitions.Patch(t.Context(), "gears.example.com", types.MergePatchType,
+			[]byte(`{"status":{"storedVersions":["v2"]}}`), metav1.PatchOptions{}, "status")
 		h.must(err)
 		redefine(version("v2", ""))
-		expect("v2", `SELECT spec_versions ->> '$[0].name' FROM (SELECT object -> '$.spec.versions' AS spec_versions FROM customresourcedefinitions)`)
+		expect("v2",
+			`SELECT spec_versions ->> '$[0].name' FROM (SELECT object -> '$.spec.versions' AS spec_versions FROM customresourcedefinitions)`)
 		expect("1,40", `SELECT object IS NOT NULL, spec_teeth FROM "gears.example.com_history"`)
 	})
 }
@@ -607,7 +641,8 @@ func TestSQL_AnswersTheManual(t *testing.T) {
 			statements[question] = statement
 		}
 	}
-	if _, begin, _ := strings.Cut(string(text), "\n## "); strings.Count(begin[:strings.Index(begin, "\n## ")], "\n-- ") != 12 {
+	if _, begin, _ := strings.Cut(string(text), "\n## "); strings.Count(begin[:strings.Index(begin, "\n## ")],
+		"\n-- ") != 12 {
 		t.Error("the page does not begin with twelve questions")
 	}
 	for name, flags := range databases() {
@@ -642,12 +677,15 @@ func (h *chronicle) changeForTheManual() {
 		return kubernetes.NewForConfigOrDie(config)
 	}
 	patch := func(user, change string) {
-		_, err := as(user).AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(change), metav1.PatchOptions{})
+		_, err := as(user).AppsV1().Deployments("shop").Patch(h.Context(), "web", types.MergePatchType, []byte(change),
+			metav1.PatchOptions{})
 		h.must(err)
 	}
 	patch("dave", `{"spec":{"template":{"metadata":{"annotations":{"deployed":"now"}}}}}`)
 	patch("erin", `{"spec":{"replicas":3}}`)
-	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().ConfigMaps("shop").Create(h.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "retired"}, Data: map[string]string{"color": "blue"}},
+		metav1.CreateOptions{})
 	h.must(err)
 	h.must(as("frank").CoreV1().ConfigMaps("shop").Delete(h.Context(), "retired", metav1.DeleteOptions{}))
 }
@@ -689,34 +727,43 @@ func TestSQL_PastCost(t *testing.T) {
 			h := (&chronicle{T: t}).of(dir, flags...)
 			h.csv("", "SELECT count(*) FROM pods") // the watch cache has loaded them
 			for _, statement := range []string{
-				"SELECT count(*) FROM pods", "SELECT node, count(*) FROM pods GROUP BY node", "SELECT count(*) FROM pods(%[1]d)", "SELECT node, count(*) FROM pods(%[1]d) GROUP BY node",
-				"SELECT count(*) FROM pods('-0s')", "SELECT count(*) FROM pods(%[1]d) WHERE namespace = 'ns-7'", "SELECT node FROM pods(%[1]d) WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM pods", "SELECT node, count(*) FROM pods GROUP BY node", "SELECT count(*) FROM pods(%[1]d)",
+				"SELECT node, count(*) FROM pods(%[1]d) GROUP BY node",
+				"SELECT count(*) FROM pods('-0s')", "SELECT count(*) FROM pods(%[1]d) WHERE namespace = 'ns-7'",
+				"SELECT node FROM pods(%[1]d) WHERE namespace = 'ns-7' AND name = 'pod-7'",
 				"SELECT count(*) FROM pods now JOIN pods(%[1]d) was ON was.namespace = now.namespace AND was.name = now.name WHERE was.node <> now.node",
-				"SELECT count(*) FROM pods_history", "SELECT node, who FROM pods_history WHERE namespace = 'ns-7' AND name = 'pod-7'",
-				"SELECT count(*) FROM changes", "SELECT count(*) FROM changes WHERE resource = 'pods' AND namespace = 'ns-7'", "SELECT path, count(*) FROM field_changes GROUP BY path",
+				"SELECT count(*) FROM pods_history",
+				"SELECT node, who FROM pods_history WHERE namespace = 'ns-7' AND name = 'pod-7'",
+				"SELECT count(*) FROM changes", "SELECT count(*) FROM changes WHERE resource = 'pods' AND namespace = 'ns-7'",
+				"SELECT path, count(*) FROM field_changes GROUP BY path",
 			} {
 				if strings.Contains(statement, "%") {
 					statement = fmt.Sprintf(statement, at)
 				}
 				began := time.Now()
 				response, body := h.ask("", query.CSV, statement)
-				t.Logf("%s: %s: %v: %d %.80q", name, statement, time.Since(began).Round(time.Millisecond), response.StatusCode, body)
+				t.Logf("%s: %s: %v: %d %.80q", name, statement, time.Since(began).Round(time.Millisecond), response.StatusCode,
+					body)
 			}
 		})
 	}
 }
 
-// TestSQLViews_Cost tells how long the views of detail tables take, for who owns the database, with BYRE_VIEWS_COST Pods of 3 KB and ten
-// Services, of 1,000 Pods each, in each of ten namespaces.
+// TestSQLViews_Cost tells how long the views of detail tables take, for who owns the database, with BYRE_VIEWS_COST
+// Pods of 3 KB and ten Services, of 1,000 Pods each, in each of ten namespaces.
 func TestSQLViews_Cost(t *testing.T) {
 	pods, err := strconv.Atoi(os.Getenv("BYRE_VIEWS_COST"))
 	if err != nil {
 		t.Skip("BYRE_VIEWS_COST is not a number of Pods")
 	}
 	statements := []string{
-		"SELECT count(*) FROM containers", "SELECT count(*) FROM (SELECT image, sum(cpu_request) FROM containers GROUP BY image) g", "SELECT count(*) FROM containers WHERE namespace = 'ns-7'",
-		"SELECT image FROM containers WHERE namespace = 'ns-7' AND name = 'pod-7'", "SELECT count(*) FROM labels", "SELECT count(*) FROM labels WHERE key = 'app' AND value = 'web-7'",
-		"SELECT count(*) FROM labels WHERE resource = 'services'", "SELECT count(*) FROM selectors", "SELECT count(*) FROM selectors WHERE namespace = 'ns-7'",
+		"SELECT count(*) FROM containers",
+		"SELECT count(*) FROM (SELECT image, sum(cpu_request) FROM containers GROUP BY image) g",
+		"SELECT count(*) FROM containers WHERE namespace = 'ns-7'",
+		"SELECT image FROM containers WHERE namespace = 'ns-7' AND name = 'pod-7'", "SELECT count(*) FROM labels",
+		"SELECT count(*) FROM labels WHERE key = 'app' AND value = 'web-7'",
+		"SELECT count(*) FROM labels WHERE resource = 'services'", "SELECT count(*) FROM selectors",
+		"SELECT count(*) FROM selectors WHERE namespace = 'ns-7'",
 		"SELECT pod FROM selectors WHERE resource = 'services' AND namespace = 'ns-7' AND name = 's1'",
 	}
 	for name, flags := range databases() {
@@ -728,7 +775,8 @@ func TestSQLViews_Cost(t *testing.T) {
 			if name == "postgres" {
 				flags = append(flags, "--sql-schema=k8s")
 				for _, detail := range []string{"containers", "labels", "selectors"} {
-					of = append(slices.Clone(of), "SELECT count(*) FROM "+detail+"(now())", "SELECT count(*) FROM "+detail+"(now()) WHERE namespace = 'ns-7'")
+					of = append(slices.Clone(of), "SELECT count(*) FROM "+detail+"(now())",
+						"SELECT count(*) FROM "+detail+"(now()) WHERE namespace = 'ns-7'")
 				}
 			}
 			h := (&chronicle{T: t}).of(dir, append(flags, "--controllers=")...)
@@ -739,7 +787,8 @@ func TestSQLViews_Cost(t *testing.T) {
 				}
 				_, err := h.kube.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
 					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i%10)},
-					Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"app": fmt.Sprintf("web-%d", i/10)}},
+					Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}},
+						Selector: map[string]string{"app": fmt.Sprintf("web-%d", i/10)}},
 				}, metav1.CreateOptions{})
 				h.must(err)
 			}
@@ -815,7 +864,8 @@ func slowestGet(h *chronicle, kube kubernetes.Interface, clients, pods int) time
 			for i := range 6000 / clients {
 				n := (i*clients + c) % pods
 				began := time.Now()
-				_, err := kube.CoreV1().Pods(fmt.Sprintf("ns-%d", n%100)).Get(h.Context(), fmt.Sprintf("pod-%d", n), metav1.GetOptions{})
+				_, err := kube.CoreV1().Pods(fmt.Sprintf("ns-%d", n%100)).Get(h.Context(), fmt.Sprintf("pod-%d", n),
+					metav1.GetOptions{})
 				took[c] = append(took[c], time.Since(began))
 				if err != nil {
 					h.Error(err)
@@ -859,10 +909,12 @@ func writePods(t *testing.T, dir string, flags []string, pods int) (between int6
 		var batch []sqlstore.Write
 		for i := range pods {
 			namespace, name, node := fmt.Sprintf("ns-%d", i%100), fmt.Sprintf("pod-%d", i), fmt.Sprintf("%s-%d", op, i%1000)
-			text := fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"}},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7},"status":{"phase":"Running","podIP":"10.0.0.1"}}`,
+			text := fmt.Sprintf(
+				`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":"u-%s","creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web-%d"}},"spec":{"containers":[{"name":"c","image":"example.org/web:1","env":[%s{"name":"LAST","value":""}]}],"nodeName":%q,"priority":7},"status":{"phase":"Running","podIP":"10.0.0.1"}}`,
 				name, namespace, name, i%100, padding, node)
 			batch = append(batch, sqlstore.Write{
-				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text), UID: "u-" + name, Encoding: like.Encoding,
+				Op: op, Key: sqlstore.Key{Namespace: namespace, Resource: "pods", Name: name}, Value: []byte(text),
+				UID: "u-" + name, Encoding: like.Encoding,
 				Replaces: revisions[i], Author: sqlstore.Author{User: "writer", Verb: string(op)},
 			})
 			if len(batch) < 500 && i < pods-1 {

@@ -125,7 +125,9 @@ func (k *viewKeeper) Run(ctx context.Context, database server.Database, loopback
 		return fmt.Errorf("--sql-schema: %s is not shared", database.Kind)
 	}
 	for {
-		_, err := shared.WithLock(ctx, "sql schema "+k.schema, func(ctx context.Context) error { return k.keep(ctx, loopback) })
+		_, err := shared.WithLock(ctx, "sql schema "+k.schema, func(ctx context.Context) error {
+			return k.keep(ctx, loopback)
+		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -153,7 +155,8 @@ func pause(ctx context.Context, event <-chan struct{}, most time.Duration) bool 
 
 // keep keeps the views until ctx ends.
 func (k *viewKeeper) keep(ctx context.Context, loopback *rest.Config) error {
-	builtin, err := builtinTables(compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent))
+	builtin, err := builtinTables(
+		compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent))
 	if err != nil {
 		return err
 	}
@@ -274,7 +277,8 @@ func (k *viewKeeper) report(left map[string]error) {
 		}
 		k.logged = append(k.logged, reason)
 		if !slices.Contains(logged, reason) {
-			klog.Warningf("--sql-schema %s: not up to date, and tried again every minute: %s: %s", k.schema, strings.Join(of, ", "), reason)
+			klog.Warningf("--sql-schema %s: not up to date, and tried again every minute: %s: %s", k.schema,
+				strings.Join(of, ", "), reason)
 		}
 	}
 }

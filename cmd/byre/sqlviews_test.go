@@ -136,27 +136,34 @@ func (h *chronicle) createViewObjects(random *rand.Rand) {
 	for line := range strings.Lines(strings.TrimSpace(viewObjects)) {
 		parts := strings.SplitN(strings.TrimSpace(line), "/", 5)
 		gvr := schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}
-		text := strings.NewReplacer("{n}", fmt.Sprint(random.IntN(200)+1), "{q}", "'", "{zero}", uids["zero"], "{odd}", uids["odd"]).Replace(parts[4])
-		text = fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, gvr.GroupVersion(), kinds[gvr.GroupVersion().String()+"/"+gvr.Resource]) + text[1:]
+		text := strings.NewReplacer("{n}", fmt.Sprint(random.IntN(200)+1), "{q}", "'", "{zero}", uids["zero"], "{odd}",
+			uids["odd"]).Replace(parts[4])
+		text = fmt.Sprintf(`{"apiVersion":%q,"kind":%q,`, gvr.GroupVersion(),
+			kinds[gvr.GroupVersion().String()+"/"+gvr.Resource]) + text[1:]
 		created := create(gvr, parts[3], text)
 		if created != nil {
 			uids[created.GetName()] = string(created.GetUID())
 		}
 		if gvr.Resource == "pods" && created != nil {
-			created.Object["status"] = map[string]any{"phase": "Running", "podIP": "10.0.0.1", "startTime": "2026-01-31T12:00:00Z", "containerStatuses": []any{
-				map[string]any{"name": "a", "image": "i", "imageID": "i", "ready": true, "restartCount": random.Int64N(9), "state": map[string]any{"running": map[string]any{}}},
-				map[string]any{"name": "b", "image": "i", "imageID": "i", "ready": false, "restartCount": random.Int64N(9), "state": map[string]any{"waiting": map[string]any{"reason": "R"}}},
-			}, "conditions": []any{
-				map[string]any{"type": "Ready", "status": "False", "reason": "R", "lastTransitionTime": "2026-01-31T12:00:00Z"},
-				map[string]any{"type": "X", "status": "True", "message": "m"},
-			}}
+			created.Object["status"] = map[string]any{"phase": "Running", "podIP": "10.0.0.1",
+				"startTime": "2026-01-31T12:00:00Z", "containerStatuses": []any{
+					map[string]any{"name": "a", "image": "i", "imageID": "i", "ready": true, "restartCount": random.Int64N(9),
+						"state": map[string]any{"running": map[string]any{}}},
+					map[string]any{"name": "b", "image": "i", "imageID": "i", "ready": false, "restartCount": random.Int64N(9),
+						"state": map[string]any{"waiting": map[string]any{"reason": "R"}}},
+				}, "conditions": []any{
+					map[string]any{"type": "Ready", "status": "False", "reason": "R", "lastTransitionTime": "2026-01-31T12:00:00Z"},
+					map[string]any{"type": "X", "status": "True", "message": "m"},
+				}}
 			created.SetResourceVersion("") // a controller may have changed it
 			_, err := client.Resource(gvr).Namespace("shop").UpdateStatus(h.Context(), created, metav1.UpdateOptions{})
 			h.must(err)
 		}
 	}
-	create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", gearsDefinition)
-	create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", cogsDefinition)
+	create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}, "", gearsDefinition)
+	create(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}, "", cogsDefinition)
 	create(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "cogs"}, "shop",
 		`{"apiVersion":"example.com/v2","kind":"Cog","metadata":{"name":"c"},"spec":{"teeth":40}}`)
 	gears := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gears"}
@@ -164,18 +171,24 @@ func (h *chronicle) createViewObjects(random *rand.Rand) {
 		`"teeth":40,"isWorn":false,"width":1.5,"word":"7","since":"2026-01-31T12:00:00.5Z","odd-name":"x","free":{"a":[1,null]}`,
 		`"teeth":-9007199254740993,"isWorn":true,"width":2,"word":"x","since":"2026-01-31T12:00:00Z","free":{}`, ``,
 	} {
-		create(gears, "shop", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g%d"},"spec":{%s},"list":[1,2],"status":{"conditions":%s}}`, i, spec,
-			[]string{`"none"`, `{"a":{"type":"x"}}`, `[1,"x",{"type":7,"status":true,"lastTransitionTime":"2026-01-31T12:00:00.50Z"},null]`}[i]))
+		create(gears, "shop",
+			fmt.Sprintf(
+				`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"g%d"},"spec":{%s},"list":[1,2],"status":{"conditions":%s}}`, i, spec,
+				[]string{`"none"`, `{"a":{"type":"x"}}`,
+					`[1,"x",{"type":7,"status":true,"lastTransitionTime":"2026-01-31T12:00:00.50Z"},null]`}[i]))
 	}
 	for i, weight := range quantities(random) {
-		create(gears, "shop", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"weight%d"},"spec":{"weight":%q}}`, i, weight))
+		create(gears, "shop",
+			fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Gear","metadata":{"name":"weight%d"},"spec":{"weight":%q}}`, i,
+				weight))
 	}
 }
 
 // quantities returns texts that are quantities, and some that look so.
 func quantities(random *rand.Rand) []string {
-	all := strings.Fields("0 9m 7u 3n 0.009 1.5Gi 0.1Ki 1e3 1E 12E2 1E-3 1e+3 -3.25Mi 5. .5k +.5k 5.G 007 9223372036854775807 99999999999999999999 8Ei 9000Pi -9Ei" +
-		" 1e 1e3k abc 1.2.3 --1 +-1 1Kii 1ki 1i 1mm 1e1.5 1e-+3 0x10 1_0")
+	all := strings.Fields(
+		"0 9m 7u 3n 0.009 1.5Gi 0.1Ki 1e3 1E 12E2 1E-3 1e+3 -3.25Mi 5. .5k +.5k 5.G 007 9223372036854775807 99999999999999999999 8Ei 9000Pi -9Ei" +
+			" 1e 1e3k abc 1.2.3 --1 +-1 1Kii 1ki 1i 1mm 1e1.5 1e-+3 0x10 1_0")
 	suffixes := strings.Split("n,u,m,,k,M,G,T,P,E,Ki,Mi,Gi,Ti,Pi,Ei,e2,E-3", ",")
 	for range 40 {
 		text := fmt.Sprint(random.IntN(1_000_000))
@@ -190,10 +203,12 @@ func quantities(random *rand.Rand) []string {
 }
 
 // detailViews are the detail tables, which are views too.
-var detailViews = []string{"labels", "annotations", "owners", "conditions", "containers", "container_env_refs", "volumes", "selectors", "events_about",
+var detailViews = []string{"labels", "annotations", "owners", "conditions", "containers", "container_env_refs",
+	"volumes", "selectors", "events_about",
 	"node_taints", "rbac_rules"}
 
-// The rows of each view are those that the API server answers with, for all tables and detail tables, and no value makes one fail.
+// The rows of each view are those that the API server answers with, for all tables and detail tables, and no value
+// makes one fail.
 func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, flags := range databases() {
@@ -205,7 +220,8 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 			}
 			h := newChronicle(t, flags...)
 			h.createViewObjects(rand.New(rand.NewPCG(26, 2)))
-			if got := h.csv("", `SELECT tooth_count, version FROM "cogs.example.com", byre_tables WHERE table_name = 'cogs.example.com'`); !slices.Equal(got, []string{"40,v2"}) {
+			if got := h.csv("",
+				`SELECT tooth_count, version FROM "cogs.example.com", byre_tables WHERE table_name = 'cogs.example.com'`); !slices.Equal(got, []string{"40,v2"}) {
 				t.Errorf("of a definition with two versions: %q", got)
 			}
 			var db *stdsql.DB
@@ -221,7 +237,8 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 					t.Log(diff)
 				}
 			}()
-			tables := h.csv("", `SELECT table_name FROM byre_tables WHERE resource NOT IN ('', 'customresourcedefinitions', 'apiservices')`)
+			tables := h.csv("",
+				`SELECT table_name FROM byre_tables WHERE resource NOT IN ('', 'customresourcedefinitions', 'apiservices')`)
 			for i := range tables {
 				tables[i] = `"` + tables[i] + `"`
 			}
@@ -241,7 +258,8 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 					}
 					if name == "postgres" && diff == "" {
 						name, where, _ := strings.Cut(table, " ")
-						moment := name + `('` + one(db, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`) + `') ` + where
+						moment := name + `('` + one(db,
+							`SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`) + `') ` + where
 						if got := h.viewed(db, moment, columns); !reflect.DeepEqual(got, want) {
 							diff = "of " + moment + ": " + differences(columns, got, want)
 						}
@@ -258,7 +276,8 @@ func TestSQLViews_EqualTheTablesOfTheServer(t *testing.T) {
 			}
 			// A condition on the key of an object finds it by the primary key.
 			plan := h.plan(db, `SELECT image FROM containers WHERE namespace = 'shop' AND name = 'p'`)
-			if !strings.Contains(plan, "(resource_id=? AND namespace=? AND name=?)") && !strings.Contains(plan, "(namespace = 'shop'::text) AND (name = 'p'::text)") {
+			if !strings.Contains(plan, "(resource_id=? AND namespace=? AND name=?)") &&
+				!strings.Contains(plan, "(namespace = 'shop'::text) AND (name = 'p'::text)") {
 				t.Error(plan)
 			}
 		})
@@ -296,7 +315,8 @@ func (h *chronicle) viewed(db *stdsql.DB, table string, columns []query.ResultCo
 	for _, c := range columns {
 		names = append(names, `"`+c.Name+`"`)
 	}
-	found, err := db.QueryContext(h.Context(), `SELECT `+strings.Join(names, ", ")+` FROM `+table+` ORDER BY namespace, name`)
+	found, err := db.QueryContext(h.Context(),
+		`SELECT `+strings.Join(names, ", ")+` FROM `+table+` ORDER BY namespace, name`)
 	if err != nil {
 		h.Fatalf("%s: %v", table, err)
 	}
@@ -360,7 +380,8 @@ func TestSQLViews_AreForTheShell(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "views.sql")
 	h.must(os.WriteFile(file, []byte(views), 0o600))
 	const statement = "SELECT name, phase, (SELECT count(*) FROM containers) FROM namespaces WHERE name = 'default'"
-	shell := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-init", file, filepath.Join(h.dir, "byre.db"), statement)
+	shell := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-init", file, filepath.Join(h.dir, "byre.db"),
+		statement)
 	if out, err := shell.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "default|Active|0\n") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -444,7 +465,8 @@ func (h *chronicle) execute(db *stdsql.DB, statement string) {
 	h.must(err)
 }
 
-var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
 
 // define creates a definition of example.com with the properties of its spec, or gives it others.
 func (h *chronicle) define(plural, properties string) {
@@ -456,7 +478,8 @@ func (h *chronicle) define(plural, properties string) {
 		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":%[1]q,"singular":%[2]q,"kind":%[3]q,"listKind":"%[3]sList"},
 		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","description":"A thing.","properties":{"spec":{"type":"object","properties":{%[4]s}}}}}}]}}`,
 		plural, strings.ToLower(kind), kind, properties)
-	_, err = client.Resource(definitionsResource).Patch(h.Context(), plural+".example.com", types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "test", Force: new(true)})
+	_, err = client.Resource(definitionsResource).Patch(h.Context(), plural+".example.com", types.ApplyPatchType,
+		[]byte(text), metav1.PatchOptions{FieldManager: "test", Force: new(true)})
 	h.must(err)
 }
 
@@ -466,9 +489,11 @@ func (h *chronicle) make(plural, kind, name, spec string) {
 	client, err := dynamic.NewForConfig(h.config)
 	h.must(err)
 	var object unstructured.Unstructured
-	h.must(json.Unmarshal(fmt.Appendf(nil, `{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":%q},"spec":{%s}}`, kind, name, spec), &object.Object))
+	h.must(json.Unmarshal(fmt.Appendf(nil, `{"apiVersion":"example.com/v1","kind":%q,"metadata":{"name":%q},"spec":{%s}}`,
+		kind, name, spec), &object.Object))
 	storetest.EventuallySucceeds(h.T, plural+" are served", func() error {
-		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}).Namespace("default").Create(h.Context(), &object, metav1.CreateOptions{})
+		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+			Resource: plural}).Namespace("default").Create(h.Context(), &object, metav1.CreateOptions{})
 		return err
 	})
 }
@@ -482,8 +507,8 @@ WHERE c.relnamespace = 'k8s'::regnamespace AND c.relname NOT LIKE '%.example.com
 // ofAllTables are the detail tables that a definition changes.
 const ofAllTables = `'labels', 'annotations', 'owners', 'conditions', 'events_about'`
 
-// Views come, change and go with definitions, and nothing that others have made or depend on is lost. A server that starts again,
-// and a second one, change nothing; when the first stops, the second goes on.
+// Views come, change and go with definitions, and nothing that others have made or depend on is lost. A server that
+// starts again, and a second one, change nothing; when the first stops, the second goes on.
 func TestSQLSchema_FollowsDefinitions(t *testing.T) {
 	t.Parallel()
 	dsn, pki, dir := pgtest.DSN(t), t.TempDir(), t.TempDir()
@@ -499,27 +524,32 @@ func TestSQLSchema_FollowsDefinitions(t *testing.T) {
 	h.make("gears", "Gear", "big", `"teeth":40,"word":"x"`)
 	h.awaitOne(db, "40 x", `SELECT concat(spec_teeth, ' ', spec_word) FROM "gears.example.com"`)
 	h.awaitOne(db, "A thing.", `SELECT obj_description('"gears.example.com"'::regclass)`)
-	h.awaitOne(db, "(spec.teeth)", `SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass AND attname = 'spec_teeth'`)
+	h.awaitOne(db, "(spec.teeth)",
+		`SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass AND attname = 'spec_teeth'`)
 	storetest.Eventually(t, "what byre has not made is logged", func() bool {
 		return strings.Contains(first.log.String(), "screws.example.com: byre has not made what has the name")
 	})
 
 	// A column more: views of others that depend on the view go on.
-	h.execute(db, `CREATE SCHEMA shop; CREATE VIEW shop.mine AS SELECT name, spec_teeth FROM k8s."gears.example.com"; GRANT SELECT ON "gears.example.com" TO PUBLIC`)
+	h.execute(db,
+		`CREATE SCHEMA shop; CREATE VIEW shop.mine AS SELECT name, spec_teeth FROM k8s."gears.example.com"; GRANT SELECT ON "gears.example.com" TO PUBLIC`)
 	h.define("gears", `"teeth":{"type":"integer"},"word":{"type":"string"},"width":{"type":"number"}`)
-	h.awaitOne(db, "spec_width", `SELECT string_agg(attname, ',') FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass`)
+	h.awaitOne(db, "spec_width",
+		`SELECT string_agg(attname, ',') FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass`)
 	h.awaitOne(db, "big 40", `SELECT concat(name, ' ', spec_teeth) FROM shop.mine`)
 	h.awaitOne(db, "=r/", `SELECT relacl FROM pg_class WHERE oid = '"gears.example.com"'::regclass`)
 
 	// Another type: the view stays while others depend on it.
 	h.define("gears", `"teeth":{"type":"string"},"width":{"type":"number"}`)
 	storetest.Eventually(t, "the dependency is logged", func() bool {
-		return strings.Contains(first.log.String(), `view shop.mine depends on view k8s."gears.example.com": it stays as it is until you drop what depends on it`)
+		return strings.Contains(first.log.String(),
+			`view shop.mine depends on view k8s."gears.example.com": it stays as it is until you drop what depends on it`)
 	})
 	h.awaitOne(db, "big", `SELECT name FROM shop.mine`)
 	h.execute(db, `DROP VIEW shop.mine`)
 	h.define("gears", `"teeth":{"type":"string"},"width":{"type":"number"},"new":{"type":"string"}`)
-	h.awaitOne(db, "text", `SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass AND attname = 'spec_teeth'`)
+	h.awaitOne(db, "text",
+		`SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attrelid = '"gears.example.com"'::regclass AND attname = 'spec_teeth'`)
 
 	h.expectReadersNotWaitedFor(db)
 	before := one(db, made)
@@ -563,8 +593,8 @@ func (h *chronicle) expectReadersNotWaitedFor(db *stdsql.DB) {
 	h.awaitOne(db, "spec_late", columns)
 }
 
-// The function of a view has the rows that the API's table has at the moment, of sealed objects their keys only, and fails where
-// the history is gone.
+// The function of a view has the rows that the API's table has at the moment, of sealed objects their keys only, and
+// fails where the history is gone.
 func TestSQLSchema_ShowsThePast(t *testing.T) {
 	t.Parallel()
 	encryption := filepath.Join(t.TempDir(), "encryption.yaml")
@@ -580,7 +610,9 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	h.awaitOne(db, "kube-root-ca.crt", `SELECT name FROM configmaps WHERE namespace = 'shop'`) // a controller makes it
 	maps := h.kube.CoreV1().ConfigMaps("shop")
 	write := func(name, value string) {
-		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": value}}, metav1.CreateOptions{})
+		_, err := maps.Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": value}},
+			metav1.CreateOptions{})
 		h.must(err)
 	}
 	for _, name := range []string{"kept", "changed", "deleted"} {
@@ -588,12 +620,14 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	}
 	label := func(value string) {
 		for _, name := range []string{"kept", "changed"} {
-			_, err := maps.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"of":"`+value+`"}}}`), metav1.PatchOptions{})
+			_, err := maps.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"of":"`+value+`"}}}`),
+				metav1.PatchOptions{})
 			h.must(err)
 		}
 	}
 	label("then")
-	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}}, metav1.CreateOptions{})
+	_, err := h.kube.CoreV1().Secrets("shop").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}}, metav1.CreateOptions{})
 	h.must(err)
 	moment := one(db, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`)
 	_, err = maps.Patch(t.Context(), "changed", types.MergePatchType, []byte(`{"data":{"k":"z"}}`), metav1.PatchOptions{})
@@ -602,7 +636,8 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 	h.must(maps.Delete(t.Context(), "deleted", metav1.DeleteOptions{}))
 	write("late", "x")
 
-	for table, atLeast := range map[string]int{`configmaps('` + moment + `')`: 4, `labels('` + moment + `') WHERE resource = 'configmaps'`: 2} {
+	for table, atLeast := range map[string]int{`configmaps('` + moment + `')`: 4,
+		`labels('` + moment + `') WHERE resource = 'configmaps'`: 2} {
 		columns, want := h.answered(table)
 		got := h.viewed(db, table, columns)
 		if !reflect.DeepEqual(got, want) || len(want) < atLeast {
@@ -610,29 +645,37 @@ func TestSQLSchema_ShowsThePast(t *testing.T) {
 		}
 	}
 	for statement, want := range map[string]string{
-		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps('` + moment + `') WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`: "changed,deleted,kept",
-		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps(now()) WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`:            "changed,kept,late",
-		`SELECT string_agg(value, ',') FROM labels('` + moment + `') WHERE resource = 'configmaps' AND key = 'of'`:                             "then,then",
-		`SELECT count(*) FROM configmaps(NULL), labels(NULL)`:                                                                                  "0",
-		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets WHERE namespace = 'shop' AND name = 'sealed'`:                   "sealed  t",
-		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets(now()) WHERE namespace = 'shop' AND name = 'sealed'`:            "sealed  t",
+		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps('` + moment +
+			`') WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`: "changed,deleted,kept",
+		`SELECT string_agg(name, ',' ORDER BY name) FROM configmaps(now()) WHERE namespace = 'shop' AND name <> 'kube-root-ca.crt'`: "changed,kept,late",
+		`SELECT string_agg(value, ',') FROM labels('` + moment +
+			`') WHERE resource = 'configmaps' AND key = 'of'`: "then,then",
+		`SELECT count(*) FROM configmaps(NULL), labels(NULL)`:                                                                       "0",
+		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets WHERE namespace = 'shop' AND name = 'sealed'`:        "sealed  t",
+		`SELECT concat(name, ' ', uid, ' ', revision > 0, object) FROM secrets(now()) WHERE namespace = 'shop' AND name = 'sealed'`: "sealed  t",
 	} {
 		if got := one(db, statement); got != want {
 			t.Errorf("%s: %q, want %q", statement, got, want)
 		}
 	}
 	// A condition on the key is one on the key of the tables.
-	if plan := h.plan(db, `SELECT object FROM configmaps('`+moment+`') WHERE namespace = 'shop' AND name = 'kept'`); !strings.Contains(plan, "(c.namespace = 'shop'::text) AND (c.name = 'kept'::text)") && !strings.Contains(plan, "(namespace = 'shop'::text) AND (name = 'kept'::text)") {
+	if plan := h.plan(db,
+		`SELECT object FROM configmaps('`+moment+`') WHERE namespace = 'shop' AND name = 'kept'`); !strings.Contains(plan,
+		"(c.namespace = 'shop'::text) AND (c.name = 'kept'::text)") &&
+		!strings.Contains(plan, "(namespace = 'shop'::text) AND (name = 'kept'::text)") {
 		t.Error(plan)
 	}
 	succeed(t, "compact", "--endpoint", h.endpoint, "--data-dir", h.dir, "--keep=0s", "--resource=configmaps")
-	if got := one(db, `SELECT count(*) FROM configmaps('`+moment+`')`); !strings.Contains(got, "the history of configmaps does not reach back to") || !strings.Contains(got, "the earliest moment is revision ") {
+	if got := one(db, `SELECT count(*) FROM configmaps('`+moment+`')`); !strings.Contains(got,
+		"the history of configmaps does not reach back to") || !strings.Contains(got, "the earliest moment is revision ") {
 		t.Error(got)
 	}
-	if got := one(db, `SELECT count(*) FROM labels('`+moment+`')`); !strings.Contains(got, "the history of configmaps does not reach back to") {
+	if got := one(db, `SELECT count(*) FROM labels('`+moment+`')`); !strings.Contains(got,
+		"the history of configmaps does not reach back to") {
 		t.Error(got)
 	}
-	if got := one(db, `SELECT count(*) FROM labels('`+moment+`') WHERE resource = 'namespaces' AND name = 'shop'`); got != "1" {
+	if got := one(db,
+		`SELECT count(*) FROM labels('`+moment+`') WHERE resource = 'namespaces' AND name = 'shop'`); got != "1" {
 		t.Errorf("of a resource whose history reaches back: %s", got)
 	}
 	write("after", "x") // the log has no change that is so late otherwise
@@ -653,8 +696,10 @@ func TestSQLSchema_IsRefused(t *testing.T) {
 		args []string
 	}{
 		{"byre: --sql-schema needs PostgreSQL: name a database with --endpoint", []string{"--sql-schema=k8s"}},
-		{`--sql-schema: schema "pg_k8s": the name is PostgreSQL's own`, []string{"--sql-schema=pg_k8s", "--endpoint", pgtest.DSN(t)}},
-		{`--sql-schema: the schema "public" has byre's own tables: name another`, []string{"--sql-schema=public", "--endpoint", pgtest.DSN(t)}},
+		{`--sql-schema: schema "pg_k8s": the name is PostgreSQL's own`,
+			[]string{"--sql-schema=pg_k8s", "--endpoint", pgtest.DSN(t)}},
+		{`--sql-schema: the schema "public" has byre's own tables: name another`,
+			[]string{"--sql-schema=public", "--endpoint", pgtest.DSN(t)}},
 	} {
 		server := command(t, dir, serveArgs(dir, test.args...)...)
 		if status := server.wait(t); status == 0 || !strings.Contains(server.log.String(), test.want) {
@@ -670,7 +715,8 @@ func TestSQLSchema_IsRefused(t *testing.T) {
 func TestSQLSchema_IsOffByDefault(t *testing.T) {
 	t.Parallel()
 	h := newChronicle(t, "--endpoint", pgtest.DSN(t))
-	if got := one(h.openSchema("public"), `SELECT string_agg(nspname, ',' ORDER BY nspname) FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%'`); got != "information_schema,public" {
+	if got := one(h.openSchema("public"),
+		`SELECT string_agg(nspname, ',' ORDER BY nspname) FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%'`); got != "information_schema,public" {
 		t.Error(got)
 	}
 }

@@ -61,7 +61,8 @@ func serveByLease(ctx context.Context, o server.Completed) error {
 		},
 		Accept: func(s replication.LeaseState) error {
 			if s.Keys != "" && s.Keys != keys {
-				return fmt.Errorf("%s has other keys than %s, which serves or did so last: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
+				return fmt.Errorf(
+					"%s has other keys than %s, which serves or did so last: copy that directory from there, so that clients trust both servers", o.CertDir, s.Holder)
 			}
 			return nil
 		},
@@ -123,9 +124,11 @@ func (leaseMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (l leaseMetrics) Collect(metrics chan<- prometheus.Metric) {
 	s := l.state
-	metrics <- prometheus.MustNewConstMetric(leaseAcquiredDesc, prometheus.GaugeValue, float64(s.Since.Unix()), s.Holder, strconv.FormatInt(s.Generation, 10))
+	metrics <- prometheus.MustNewConstMetric(leaseAcquiredDesc, prometheus.GaugeValue, float64(s.Since.Unix()), s.Holder,
+		strconv.FormatInt(s.Generation, 10))
 	if reported, age := l.Standby(); reported.Name != "" {
-		metrics <- prometheus.MustNewConstMetric(standbyRevisionDesc, prometheus.GaugeValue, float64(reported.Position.Revision), reported.Name)
+		metrics <- prometheus.MustNewConstMetric(standbyRevisionDesc, prometheus.GaugeValue,
+			float64(reported.Position.Revision), reported.Name)
 		metrics <- prometheus.MustNewConstMetric(standbyAgeDesc, prometheus.GaugeValue, age.Seconds(), reported.Name)
 	}
 }
@@ -165,7 +168,9 @@ func newTakeoverCommand() *cobra.Command {
 }
 
 // awaitStandby returns the standby that has a copy of what the holder has copied, once it has said so again.
-func awaitStandby(ctx context.Context, object *replication.LeaseObject, held replication.LeaseState) (replication.Standby, error) {
+func awaitStandby(
+	ctx context.Context, object *replication.LeaseObject, held replication.LeaseState,
+) (replication.Standby, error) {
 	begin := time.Now()
 	for first := (replication.Standby{}); ; {
 		s, err := object.ReadStandby(ctx)
@@ -182,7 +187,9 @@ func awaitStandby(ctx context.Context, object *replication.LeaseObject, held rep
 			if s.Name != "" {
 				text = fmt.Sprintf("%s had revision %d at %s", s.Name, s.Position.Revision, s.Time.Format(time.RFC3339))
 			}
-			return s, fmt.Errorf("no standby has a copy of what %s has (%s), and nothing was done: start the standby, or see its log", held.Holder, text)
+			return s,
+				fmt.Errorf("no standby has a copy of what %s has (%s), and nothing was done: start the standby, or see its log",
+					held.Holder, text)
 		}
 		select {
 		case <-ctx.Done():
@@ -201,7 +208,8 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *replication.Lease
 		return replication.ErrLeaseNobody
 	}
 	if !yes {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s serves since %s. It stops, and the standby takes over. Go on? [y/N] ", before.Holder, before.Since.Format(time.RFC3339))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s serves since %s. It stops, and the standby takes over. Go on? [y/N] ",
+			before.Holder, before.Since.Format(time.RFC3339))
 		if yes, err := client.IsYes(ctx, cmd.InOrStdin()); err != nil {
 			return err
 		} else if !yes {
@@ -221,7 +229,8 @@ func takeOver(ctx context.Context, cmd *cobra.Command, object *replication.Lease
 		switch {
 		case err != nil:
 		case now.Generation == before.Generation && now.Released && now.HandOverTo == "":
-			return fmt.Errorf("%s has stopped before its last writes were copied, which takes long now: start it again, where its supervisor does not; it serves, and nothing is lost", now.Holder)
+			return fmt.Errorf(
+				"%s has stopped before its last writes were copied, which takes long now: start it again, where its supervisor does not; it serves, and nothing is lost", now.Holder)
 		case now.Generation > before.Generation && now.Holder != next.Name:
 			return fmt.Errorf("%s has not taken over, and %s has: see the log of the standby", next.Name, now.Holder)
 		case now.Generation > before.Generation && now.Serving:

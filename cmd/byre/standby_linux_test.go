@@ -57,7 +57,8 @@ func pair(t *testing.T) (a, b *machine) {
 			service.ServeHTTP(w, r)
 		}))
 		m.env = slices.Concat(os.Environ(), env, []string{asProgram + "=1"})
-		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", keys, "--bind-address=127.0.0.1", "--secure-port=" + freePort(t),
+		m.args = []string{"serve", "--data-dir", m.dir, "--cert-dir", keys, "--bind-address=127.0.0.1",
+			"--secure-port=" + freePort(t),
 			"--controllers=", "--replicate-to", sharedURL, "--standby"}
 		machines = append(machines, m)
 	}
@@ -101,7 +102,8 @@ func (m *machine) configMaps(t *testing.T) typedcorev1.ConfigMapInterface {
 
 func createConfigMap(t *testing.T, configMaps typedcorev1.ConfigMapInterface, name string) *corev1.ConfigMap {
 	t.Helper()
-	made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,16 +119,19 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	awaitReady(t, a.serverProcess)
 	b.serve(t)
 	b.awaitStandby(t)
-	if code, text := b.mustGet(t, "/readyz"); code != 503 || !strings.HasPrefix(text, "standby: ") || !strings.HasSuffix(text, " serves") {
+	if code, text := b.mustGet(t, "/readyz"); code != 503 || !strings.HasPrefix(text, "standby: ") ||
+		!strings.HasSuffix(text, " serves") {
 		t.Errorf("/readyz of the standby: %d, %s", code, text)
 	}
 	if code, text := b.mustGet(t, "/livez"); code != 200 {
 		t.Errorf("/livez of the standby: %d, %s", code, text)
 	}
-	if code, text := b.mustGet(t, "/metrics"); code != 200 || !regexp.MustCompile(`(?m)^byre_standby_copy_timestamp_seconds 1\.\d+e\+09$`).MatchString(text) {
+	if code, text := b.mustGet(t, "/metrics"); code != 200 ||
+		!regexp.MustCompile(`(?m)^byre_standby_copy_timestamp_seconds 1\.\d+e\+09$`).MatchString(text) {
 		t.Errorf("/metrics of the standby: %d, %s", code, text)
 	}
-	if code, text := b.mustGet(t, "/api/v1/pods"); code != 503 || !strings.Contains(text, `"kind":"Status"`) || !strings.Contains(text, "ServiceUnavailable") {
+	if code, text := b.mustGet(t, "/api/v1/pods"); code != 503 || !strings.Contains(text, `"kind":"Status"`) ||
+		!strings.Contains(text, "ServiceUnavailable") {
 		t.Errorf("a request to the standby: %d, %s", code, text)
 	}
 
@@ -158,7 +163,8 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 		t.Errorf("watch from a revision of before: %v", err)
 	}
 	createConfigMap(t, configMaps, "by-the-second")
-	if out, _ := succeed(t, "status", "--data-dir", b.dir, "--cert-dir", b.args[4]); !regexp.MustCompile(`(?m)^Lease +\S+ serves since `).MatchString(out) {
+	if out, _ := succeed(t, "status", "--data-dir", b.dir, "--cert-dir",
+		b.args[4]); !regexp.MustCompile(`(?m)^Lease +\S+ serves since `).MatchString(out) {
 		t.Errorf("status: %s", out)
 	}
 
@@ -166,10 +172,11 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	a.serve(t)
 	a.awaitStandby(t)
 	var kept []string
-	storetest.EventuallyDone(t, "the tail of the old holder is named in its log", func(context.Context) (_ bool, err error) {
-		kept, err = filepath.Glob(filepath.Join(a.dir, "byre.db.diverged-*"))
-		return len(kept) == 1 && strings.Contains(a.log.String(), kept[0]), err
-	})
+	storetest.EventuallyDone(t, "the tail of the old holder is named in its log",
+		func(context.Context) (_ bool, err error) {
+			kept, err = filepath.Glob(filepath.Join(a.dir, "byre.db.diverged-*"))
+			return len(kept) == 1 && strings.Contains(a.log.String(), kept[0]), err
+		})
 	if changes, _ := changesOf(t, "sqlite://"+kept[0], "configmaps"); changes != 22 {
 		t.Errorf("what was kept has %d changes of ConfigMaps, want 22", changes)
 	}
@@ -192,7 +199,8 @@ func TestStandby_LosesNothingInACrashWithReplicateSync(t *testing.T) {
 		defer close(acknowledged)
 		for i := 0; ; i++ {
 			name := fmt.Sprint("under-way-", i)
-			if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+				metav1.CreateOptions{}); err != nil {
 				return
 			}
 			acknowledged <- name
@@ -228,7 +236,8 @@ func handOver(t *testing.T, from, to *machine) {
 		for i := 0; ctx.Err() == nil; i++ {
 			name := fmt.Sprint("under-way-", i)
 			for _, server := range servers {
-				if _, err := server.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err == nil {
+				if _, err := server.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+					metav1.CreateOptions{}); err == nil {
 					acknowledged[name] = true
 					break
 				}
@@ -336,7 +345,8 @@ func TestStandby_AStoppedHolderAcknowledgesNothing(t *testing.T) {
 	}
 	stopped := time.Now()
 	awaitReady(t, a.serverProcess)
-	t.Logf("the standby is ready %v after the end of a server that was stopped", time.Since(stopped).Round(100*time.Millisecond))
+	t.Logf("the standby is ready %v after the end of a server that was stopped",
+		time.Since(stopped).Round(100*time.Millisecond))
 	if _, err := a.configMaps(t).Get(t.Context(), "by-the-second", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -381,7 +391,8 @@ func testStartOnAFullDisk(t *testing.T, mode string) {
 		t.Error(err)
 	}
 	storetest.Eventually(t, "it says that nothing is copied", func() bool {
-		return strings.Contains(a.log.String(), "replication: the database can't be captured") && strings.Contains(a.log.String(), "the disk is full")
+		return strings.Contains(a.log.String(), "replication: the database can't be captured") &&
+			strings.Contains(a.log.String(), "the disk is full")
 	})
 }
 
@@ -407,7 +418,8 @@ func TestStandby_RefusesOtherKeys(t *testing.T) {
 	}
 	b.serve(t)
 	storetest.Eventually(t, "it ends or serves", func() bool {
-		return strings.Contains(b.log.String(), b.args[4]+" has other keys than ") || strings.Contains(b.log.String(), "this server takes over")
+		return strings.Contains(b.log.String(), b.args[4]+" has other keys than ") ||
+			strings.Contains(b.log.String(), "this server takes over")
 	})
 	if text := b.log.String(); strings.Contains(text, "this server takes over") {
 		t.Fatalf("it takes over, and clients do not trust it: %s", text)
@@ -429,9 +441,11 @@ func TestStandby_RefusesAPlaceWithoutALease(t *testing.T) {
 			t.Errorf("%v: status %d, %s", args, status, p.log)
 		}
 	}
-	for _, args := range [][]string{{"--replicate-sync"}, {"--replicate-sync", "--replicate-to", "file:///copies", "--volatile=leases"}} {
+	for _, args := range [][]string{{"--replicate-sync"},
+		{"--replicate-sync", "--replicate-to", "file:///copies", "--volatile=leases"}} {
 		p := command(t, t.TempDir(), append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
-		if status := p.wait(t); status != 1 || !strings.Contains(p.log.String(), "--replicate-sync needs one --replicate-to, and no --volatile") {
+		if status := p.wait(t); status != 1 ||
+			!strings.Contains(p.log.String(), "--replicate-sync needs one --replicate-to, and no --volatile") {
 			t.Errorf("%v: status %d, %s", args, status, p.log)
 		}
 	}

@@ -59,7 +59,8 @@ func TestReplicate_RestoresWhatWasCopiedBeforeAKill(t *testing.T) {
 	configMaps := kubernetes.NewForConfigOrDie(first.config(t)).CoreV1().ConfigMaps("default")
 	create := func(name string) *corev1.ConfigMap {
 		t.Helper()
-		made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		made, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +140,8 @@ func TestReplicate_ServesWhileTheDestinationIsAway(t *testing.T) {
 		return strings.Contains(p.log.String(), "there is no directory "+away), nil
 	})
 	configMaps := kubernetes.NewForConfigOrDie(p.config(t)).CoreV1().ConfigMaps("default")
-	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if code, text := p.mustGet(t, "/readyz?verbose"); code != 200 || strings.Contains(text, "replication") {
@@ -159,8 +161,10 @@ func TestReplicate_ServesWhileTheDestinationIsAway(t *testing.T) {
 func TestReplicate_RefusesWhatItCannotCopy(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"--replicate-to copies SQLite alone":                         {"--endpoint", "postgres://byre@localhost/byre", "--replicate-to", "file:///copies"},
-		"--replicate-to may be given twice at most":                  {"--replicate-to", "file:///a", "--replicate-to", "file:///b", "--replicate-to", "file:///c"},
+		"--replicate-to copies SQLite alone": {"--endpoint", "postgres://byre@localhost/byre",
+			"--replicate-to", "file:///copies"},
+		"--replicate-to may be given twice at most": {"--replicate-to", "file:///a", "--replicate-to",
+			"file:///b", "--replicate-to", "file:///c"},
 		`--replicate-to "/a": want file:///PATH or s3://BUCKET/PATH`: {"--replicate-to", "/a"},
 	} {
 		p := command(t, t.TempDir(), append([]string{"serve", "--data-dir", t.TempDir()}, args...)...)
@@ -170,8 +174,8 @@ func TestReplicate_RefusesWhatItCannotCopy(t *testing.T) {
 	}
 }
 
-// TestTakeOver_NeedsAStandbyThatHasACopy plays the two servers. Without a standby that follows the copy of the holder, the
-// holder is not asked to stop. With one, that one takes the lease.
+// TestTakeOver_NeedsAStandbyThatHasACopy plays the two servers. Without a standby that follows the copy of the holder,
+// the holder is not asked to stop. With one, that one takes the lease.
 func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
 	storetest.ServeS3Here(t, storetest.NewS3(t, "copies"))
 	object, err := replication.LeaseOf(sharedURL, bucket.S3{})
@@ -204,12 +208,14 @@ func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
 	command.SetOut(&out)
 	command.SetErr(&out)
 	standby := newCandidate()
-	told := replication.Standby{Name: standby.Holder(), Folder: "folder", Position: replication.Position{Revision: 7, TXID: 7}}
+	told := replication.Standby{Name: standby.Holder(), Folder: "folder",
+		Position: replication.Position{Revision: 7, TXID: 7}}
 	if err := object.WriteStandby(t.Context(), told); err != nil { // it told that once, and is gone
 		t.Fatal(err)
 	}
 	err = takeOver(t.Context(), command, object, true)
-	if err == nil || !strings.Contains(err.Error(), standby.Holder()+" had revision 7") || !strings.Contains(err.Error(), "nothing was done") {
+	if err == nil || !strings.Contains(err.Error(), standby.Holder()+" had revision 7") ||
+		!strings.Contains(err.Error(), "nothing was done") {
 		t.Errorf("without a standby: %v", err)
 	}
 	if s, _, err := object.Read(t.Context()); err != nil || s.HandOverTo != "" || s.Released {
@@ -237,7 +243,8 @@ func TestTakeOver_NeedsAStandbyThatHasACopy(t *testing.T) {
 			}
 		}
 	})
-	if err := takeOver(ctx, command, object, true); err != nil || !strings.Contains(out.String(), standby.Holder()+" serves\n") {
+	if err := takeOver(ctx, command, object, true); err != nil ||
+		!strings.Contains(out.String(), standby.Holder()+" serves\n") {
 		t.Errorf("with a standby: %v, %s", err, out.String())
 	}
 	playing.Wait()

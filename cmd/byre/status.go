@@ -53,7 +53,9 @@ func newStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := output.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printStatus(w, s, time.Now()) }); err != nil {
+			if err := output.Print(cmd.OutOrStdout(), s, func(w io.Writer) error {
+				return printStatus(w, s, time.Now())
+			}); err != nil {
 				return err
 			}
 			if n := len(s.Alarms); n > 0 {
@@ -75,23 +77,31 @@ func newStatusCommand() *cobra.Command {
 // readStatus asks the server, or else reads the database.
 func readStatus(ctx context.Context, store server.StoreOptions, certs pki.Config) (status.Status, error) {
 	s, serverErr := askServer(ctx, certs)
-	if apierrors.IsServiceUnavailable(serverErr) && !apierrors.HasStatusCause(serverErr, metav1.CauseTypeUnexpectedServerResponse) {
+	if apierrors.IsServiceUnavailable(serverErr) &&
+		!apierrors.HasStatusCause(serverErr, metav1.CauseTypeUnexpectedServerResponse) {
 		// It is a server's own answer, as of a standby, whose database is an old copy.
 		return s, fmt.Errorf("the server of %s answers: %w", certs.Kubeconfig, serverErr)
 	}
 	if serverErr != nil {
 		var err error
 		if s, err = readStoppedStatus(ctx, store); err != nil {
-			return s, fmt.Errorf("no server answers (%s), nor can the database be read: start \"byre serve\", or name its --data-dir or --endpoint: %w", serverErr.Error(), err)
+			return s,
+				fmt.Errorf(
+					"no server answers (%s), nor can the database be read: start \"byre serve\", or name its --data-dir or --endpoint: %w", serverErr.Error(), err)
 		}
-		s.Alarms = append(s.Alarms, "no server answers, and the database was read instead ("+serverErr.Error()+"): start \"byre serve\", or name its --data-dir")
+		s.Alarms = append(s.Alarms,
+			"no server answers, and the database was read instead ("+serverErr.Error()+
+				"): start \"byre serve\", or name its --data-dir")
 	} else if store.Endpoint != "" && s.Database.Address != "" {
 		named, err := store.NameDatabase()
 		if err != nil {
 			return s, err
 		}
 		if served := (server.DatabaseName{Kind: s.Database.Kind, Name: s.Database.Address}); named != served {
-			s.Alarms = append(s.Alarms, fmt.Sprintf("the server of --data-dir serves %s, and this is its status, not that of %s: name the other server's --data-dir", served, named))
+			s.Alarms = append(s.Alarms,
+				fmt.Sprintf(
+					"the server of --data-dir serves %s, and this is its status, not that of %s: name the other server's --data-dir",
+					served, named))
 		}
 	}
 	certificates, err := pki.Inspect(certs.Dir, certs.Kubeconfig, certs.Now)
@@ -152,7 +162,8 @@ func readStoppedStatus(ctx context.Context, store server.StoreOptions) (status.S
 	}
 	s.Database.Schema = int(schema.Current)
 	if schema.Current < schema.Latest {
-		s.Alarms = append(s.Alarms, fmt.Sprintf("the schema is %d and this program has %d: \"byre serve\" brings it up", schema.Current, schema.Latest))
+		s.Alarms = append(s.Alarms,
+			fmt.Sprintf("the schema is %d and this program has %d: \"byre serve\" brings it up", schema.Current, schema.Latest))
 		return s, nil
 	}
 	header := func(h sqlstore.Snapshot) (err error) {
@@ -172,7 +183,9 @@ func readStoppedStatus(ctx context.Context, store server.StoreOptions) (status.S
 	return s, err
 }
 
-func readPostgresStatus(ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error) (err error) {
+func readPostgresStatus(
+	ctx context.Context, dsn string, d *status.Database, header func(sqlstore.Snapshot) error,
+) (err error) {
 	if err := postgres.ReadSnapshot(ctx, dsn, header); err != nil {
 		return err
 	}
@@ -232,7 +245,8 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 	}
 	line("Database", "%s, %s, schema %d, %s", d.Kind, d.Address, d.Schema, bytesText(d.SizeBytes))
 	if f := d.Fork; f != nil {
-		line("FORK", "of revision %d, %s: without controllers and webhooks until \"byre serve --adopt\"", f.Revision, f.Time.UTC().Format(time.RFC3339))
+		line("FORK", "of revision %d, %s: without controllers and webhooks until \"byre serve --adopt\"", f.Revision,
+			f.Time.UTC().Format(time.RFC3339))
 	}
 	line("Revision", "%d", d.Revision)
 	history := fmt.Sprintf("%d changes after revision %d", d.Revision-d.CompactedRevision, d.CompactedRevision)
@@ -253,7 +267,8 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 		case c.LastSuccess.IsZero():
 			line("Copy", "%s, never complete since the start of the server", c.Destination)
 		default:
-			line("Copy", "%s, %s behind, last complete at %s", c.Destination, duration.HumanDuration(time.Duration(c.LagSeconds)*time.Second), c.LastSuccess.Format(time.RFC3339))
+			line("Copy", "%s, %s behind, last complete at %s", c.Destination,
+				duration.HumanDuration(time.Duration(c.LagSeconds)*time.Second), c.LastSuccess.Format(time.RFC3339))
 		}
 	}
 	if d.LeaseHolder != "" {
@@ -261,13 +276,15 @@ func printDatabase(line func(name, format string, args ...any), d status.Databas
 		if s := d.Standby; s == nil {
 			line("Standby", "none has told of a copy")
 		} else {
-			line("Standby", "%s has revision %d, as of %s ago", s.Name, s.Revision, duration.HumanDuration(time.Duration(s.AgeSeconds)*time.Second))
+			line("Standby", "%s has revision %d, as of %s ago", s.Name, s.Revision,
+				duration.HumanDuration(time.Duration(s.AgeSeconds)*time.Second))
 		}
 	}
 	if b := d.LastBackup; b == nil {
 		line("Last backup", "none is recorded")
 	} else {
-		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339), duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
+		line("Last backup", "%s (%s ago), revision %d, to %s", b.Time.UTC().Format(time.RFC3339),
+			duration.HumanDuration(max(0, now.Sub(b.Time))), b.Revision, b.Location)
 	}
 }
 

@@ -47,15 +47,19 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 			return len(live.Replicas) == 1
 		})
 		d := live.Database
-		if live.Server == nil || !live.Server.Ready || live.Server.Watchers == 0 || live.Replicas[0].Expired || len(live.Certificates) != 6 || len(live.Alarms) != 0 {
+		if live.Server == nil || !live.Server.Ready || live.Server.Watchers == 0 || live.Replicas[0].Expired ||
+			len(live.Certificates) != 6 || len(live.Alarms) != 0 {
 			t.Errorf("the server tells %+v", live)
 		}
-		if d.Kind != kind || d.Schema == 0 || d.SizeBytes == 0 || d.Revision == 0 || d.Retention != "1h17m0s" || d.RetentionChanges != "1000000" || d.QuotaBytes != 1<<30 {
+		if d.Kind != kind || d.Schema == 0 || d.SizeBytes == 0 || d.Revision == 0 || d.Retention != "1h17m0s" ||
+			d.RetentionChanges != "1000000" || d.QuotaBytes != 1<<30 {
 			t.Errorf("the server tells of its database %+v", d)
 		}
 		code, text, _ := call(args...)
-		for _, want := range []string{`Server +https://127.0.0.1:\d+, ready, Kubernetes API v1\.37`, `Database +` + kind + `, .+, schema \d+, \d+\.\d MiB`, `Revision +\d+`,
-			`Replica +\S+ apiserver-\S+, last seen \S+ ago`, `Certificate +apiserver until \d{4}-\d\d-\d\d \(364d\)`, `Alarms +none`} {
+		for _, want := range []string{`Server +https://127.0.0.1:\d+, ready, Kubernetes API v1\.37`,
+			`Database +` + kind + `, .+, schema \d+, \d+\.\d MiB`, `Revision +\d+`,
+			`Replica +\S+ apiserver-\S+, last seen \S+ ago`, `Certificate +apiserver until \d{4}-\d\d-\d\d \(364d\)`,
+			`Alarms +none`} {
 			if !regexp.MustCompile(`(?m)^` + want).MatchString(text) {
 				t.Errorf("status %d, no line %s in\n%s", code, want, text)
 			}
@@ -71,7 +75,8 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 		var file string
 		for _, name := range []string{"first.zst", "second.zst"} { // the second record replaces the first
 			file = filepath.Join(t.TempDir(), name)
-			if code, _, errOut := call(append([]string{"backup", "--data-dir", dir, file}, flags...)...); code != 0 || errOut != "" {
+			if code, _, errOut := call(append([]string{"backup", "--data-dir", dir, file}, flags...)...); code != 0 ||
+				errOut != "" {
 				t.Fatalf("byre backup: %d, %s", code, errOut)
 			}
 			expectBackup(t, file, args...)
@@ -81,10 +86,12 @@ func TestStatus_OfAServerAndOfItsDatabase(t *testing.T) {
 		expectBackup(t, file, args...)
 		stopped := readJSONStatus(t, args...)
 		s := stopped.Database
-		if stopped.Server != nil || len(stopped.Alarms) != 1 || !strings.HasPrefix(stopped.Alarms[0], "no server answers, and the database was read instead (") {
+		if stopped.Server != nil || len(stopped.Alarms) != 1 ||
+			!strings.HasPrefix(stopped.Alarms[0], "no server answers, and the database was read instead (") {
 			t.Errorf("without the server it tells %+v", stopped)
 		}
-		if s.Kind != d.Kind || s.Schema != d.Schema || s.Revision < d.Revision || s.SizeBytes == 0 || kind == "postgres" && s.Address != d.Address {
+		if s.Kind != d.Kind || s.Schema != d.Schema || s.Revision < d.Revision || s.SizeBytes == 0 || kind == "postgres" &&
+			s.Address != d.Address {
 			t.Errorf("the database tells %+v, the server told %+v", s, d)
 		}
 		if _, text, _ := call(args...); !strings.Contains(text, "ALARM") || strings.Contains(text, "password") {
@@ -131,10 +138,12 @@ func TestStatus_RestoredHasNoBackup(t *testing.T) {
 func expectBackup(t *testing.T, file string, args ...string) {
 	t.Helper()
 	last := readJSONStatus(t, args...).Database.LastBackup
-	if last == nil || last.Location != file || last.Revision == 0 || time.Since(last.Time) < 0 || time.Since(last.Time) > time.Hour {
+	if last == nil || last.Location != file || last.Revision == 0 || time.Since(last.Time) < 0 ||
+		time.Since(last.Time) > time.Hour {
 		t.Errorf("the last backup is %+v, want %s", last, file)
 	}
-	if _, text, _ := call(args...); !regexp.MustCompile(`(?m)^Last backup +\S+ \(\S+ ago\), revision \d+, to ` + file).MatchString(text) {
+	if _, text, _ := call(args...); !regexp.MustCompile(`(?m)^Last backup +\S+ \(\S+ ago\), revision \d+, to ` +
+		file).MatchString(text) {
 		t.Errorf("no line of the last backup in\n%s", text)
 	}
 }
@@ -213,7 +222,8 @@ func TestStatus_GuessesNoDatabase(t *testing.T) {
 	startServer(t, dir).stop(t)
 	server := startServer(t, dir, "--endpoint", dsn)
 	file := "sqlite://" + filepath.Join(dir, "byre.db")
-	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", file); s.Database.Kind != "postgres" || !strings.Contains(strings.Join(s.Alarms, "\n"), "not that of sqlite ") {
+	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", file); s.Database.Kind != "postgres" ||
+		!strings.Contains(strings.Join(s.Alarms, "\n"), "not that of sqlite ") {
 		t.Errorf("of a server with another database: %+v", s)
 	}
 	if s := readJSONStatus(t, "status", "--data-dir", dir, "--endpoint", dsn); len(s.Alarms) > 0 {
@@ -221,7 +231,8 @@ func TestStatus_GuessesNoDatabase(t *testing.T) {
 	}
 	server.stop(t)
 	for _, read := range [][]string{
-		{"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "backup.zst")}, {"export", "etcd", filepath.Join(t.TempDir(), "etcd.db")},
+		{"status"}, {"check"}, {"backup", filepath.Join(t.TempDir(), "backup.zst")},
+		{"export", "etcd", filepath.Join(t.TempDir(), "etcd.db")},
 		{"migrate", "up"}, {"migrate", "down"},
 	} {
 		expectFailure(t, "its servers use postgres ", append(read, "--data-dir", dir)...)
@@ -271,7 +282,8 @@ func TestStatus_TellsWhatAStandbyAnswers(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"this server is the standby: a serves","reason":"ServiceUnavailable","code":503}`)
+		_, _ = io.WriteString(w,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"this server is the standby: a serves","reason":"ServiceUnavailable","code":503}`)
 	}))
 	defer server.Close()
 	if err := clientcmd.WriteToFile(clientcmdapi.Config{

@@ -37,12 +37,14 @@ const (
 	// bootstrapGroup is the group of the tokens that "byre token create" makes. Upstream's controller approves the
 	// certificates of any node for it.
 	bootstrapGroup = "system:bootstrappers:nodes"
-	// nodeTokenGroup is the group of those for one node. It may request certificates; byre's controller approves that of the node.
+	// nodeTokenGroup is the group of those for one node. It may request certificates; byre's controller approves that of
+	// the node.
 	nodeTokenGroup = "system:bootstrappers:named-node"
 )
 
 func newTokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: client.SubcommandOnly, RunE: client.Help}
+	cmd := &cobra.Command{Use: "token", Short: "Make tokens by which nodes join", Args: client.SubcommandOnly,
+		RunE: client.Help}
 	cmd.AddCommand(newTokenCreateCommand())
 	return cmd
 }
@@ -97,16 +99,19 @@ func newTokenCreateCommand() *cobra.Command {
 		},
 	}
 	flags.AddTo(cmd)
-	cmd.Flags().String("data-dir", "", "Data directory of the server, whose admin.kubeconfig is used if --kubeconfig is not set.")
+	cmd.Flags().String("data-dir", "",
+		"Data directory of the server, whose admin.kubeconfig is used if --kubeconfig is not set.")
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "How long the token is valid.")
 	cmd.Flags().BoolVar(&printJoin, "print-join", false, "Print a script by which a node joins, instead of the token.")
-	cmd.Flags().StringVar(&node, "node", "", "Name of the only Node that can join by the token. There must not be such a Node yet.")
-	cmd.Flags().StringVar(&joinServer, "join-server", "", "https URL by which the node finds the server. If not set, the address that the server advertises.")
+	cmd.Flags().StringVar(&node, "node", "",
+		"Name of the only Node that can join by the token. There must not be such a Node yet.")
+	cmd.Flags().StringVar(&joinServer, "join-server", "",
+		"https URL by which the node finds the server. If not set, the address that the server advertises.")
 	return cmd
 }
 
-// checkJoinServer returns an error unless a text is empty or the https URL of a server. A node trusts what is there with
-// its token, and the text becomes part of a shell script.
+// checkJoinServer returns an error unless a text is empty or the https URL of a server. A node trusts what is there
+// with its token, and the text becomes part of a shell script.
 func checkJoinServer(text string) error {
 	if text == "" {
 		return nil
@@ -120,7 +125,8 @@ func checkJoinServer(text string) error {
 		return fmt.Errorf("%q has no host", text)
 	}
 	port, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16)
-	if u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || err != nil || port == 0 || u.String() != text {
+	if u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || err != nil ||
+		port == 0 || u.String() != text {
 		return fmt.Errorf("%q must be a URL such as https://byre.example.com:6443", text)
 	}
 	return nil
@@ -141,7 +147,9 @@ func createToken(ctx context.Context, config *rest.Config, ttl time.Duration, no
 		group, annotations = nodeTokenGroup, map[string]string{controllers.TokenNodeAnnotation: node}
 		_, err := kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err == nil {
-			return "", fmt.Errorf("there is a Node %s already: delete it first, or approve its certificates by kubectl certificate approve", node)
+			return "",
+				fmt.Errorf(
+					"there is a Node %s already: delete it first, or approve its certificates by kubectl certificate approve", node)
 		}
 		if !apierrors.IsNotFound(err) {
 			return "", err
@@ -202,7 +210,8 @@ func allowNodes(ctx context.Context, kube kubernetes.Interface) error {
 	const serving = "byre:node-serving-certificates"
 	_, err := kube.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: serving},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests/selfnodeserver"}, Verbs: []string{"create"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"},
+			Resources: []string{"certificatesigningrequests/selfnodeserver"}, Verbs: []string{"create"}}},
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -260,7 +269,8 @@ func newJoinScript(ctx context.Context, config *rest.Config, server, node string
 	}
 	// A server writes it soon after its start.
 	return s, retry.OnError(retry.DefaultBackoff, apierrors.IsNotFound, func() error {
-		authentication, err := kube.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		authentication, err := kube.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication",
+			metav1.GetOptions{})
 		s.ClientCA = authentication.Data["client-ca-file"]
 		return err
 	})
@@ -277,7 +287,8 @@ func (s *joinScript) write(w io.Writer, config *rest.Config, token string) error
 	if err != nil {
 		return err
 	}
-	_, err = strings.NewReplacer("{{server}}", s.Server, "{{kubeconfig}}", string(text), "{{clientCA}}", s.ClientCA, "{{kubeletFlags}}", s.KubeletFlags).WriteString(w, joinTemplate)
+	_, err = strings.NewReplacer("{{server}}", s.Server, "{{kubeconfig}}", string(text), "{{clientCA}}", s.ClientCA,
+		"{{kubeletFlags}}", s.KubeletFlags).WriteString(w, joinTemplate)
 	return err
 }
 

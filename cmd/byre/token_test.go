@@ -38,7 +38,8 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 	if !strings.Contains(errOut, "start it with --enable-bootstrap-token-auth") {
 		t.Error(errOut)
 	}
-	secrets, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
+	secrets, err := kubernetes.NewForConfigOrDie(server.config(t)).CoreV1().Secrets("kube-system").List(t.Context(),
+		metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {
 		t.Errorf("%d Secrets are left: %v", len(secrets.Items), err)
 	}
@@ -48,9 +49,12 @@ func TestToken_IsRefusedIfTheServerAcceptsNone(t *testing.T) {
 func TestToken_JoinServerIsAURL(t *testing.T) {
 	t.Parallel()
 	for text, isValid := range map[string]bool{
-		"": true, "https://byre.example.com": true, "https://192.0.2.1:6443": true, "https://[2001:db8::1]:6443": true, "https://byre.example.com/cluster": true,
-		"http://byre.example.com": false, "byre.example.com:6443": false, "https://": false, "https://:6443": false, "https://a:0": false, "https://a:x": false,
-		"https://u:p@a": false, "https://a?b": false, "https://a#b": false, "https://a\nreboot": false, "https://a/\nEOT\nreboot": false, "https://a b": false, "https://$(reboot)": false,
+		"": true, "https://byre.example.com": true, "https://192.0.2.1:6443": true, "https://[2001:db8::1]:6443": true,
+		"https://byre.example.com/cluster": true,
+		"http://byre.example.com":          false, "byre.example.com:6443": false, "https://": false, "https://:6443": false,
+		"https://a:0": false, "https://a:x": false,
+		"https://u:p@a": false, "https://a?b": false, "https://a#b": false, "https://a\nreboot": false,
+		"https://a/\nEOT\nreboot": false, "https://a b": false, "https://$(reboot)": false,
 	} {
 		if err := checkJoinServer(text); (err == nil) != isValid {
 			t.Errorf("%q: %v", text, err)
@@ -86,8 +90,10 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	if err := errors.Join(os.WriteFile(certFile, chain, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77", "--tls-sni-cert-key="+certFile+","+keyFile)
-	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"), "--join-server", server.config(t).Host)
+	server := startServer(t, dir, "--enable-bootstrap-token-auth", "--external-hostname=198.51.100.77",
+		"--tls-sni-cert-key="+certFile+","+keyFile)
+	script, _ := succeed(t, "token", "create", "--print-join", "--kubeconfig", filepath.Join(dir, "admin.kubeconfig"),
+		"--join-server", server.config(t).Host)
 	host := t.TempDir()
 	script = strings.NewReplacer("/etc/", host+"/etc/").Replace(script)
 	script = regexp.MustCompile(`(?m)^systemctl .*\n`).ReplaceAllString(script, "")
@@ -122,7 +128,8 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 	}
 	hostname = strings.ToLower(hostname)
 	for name, addresses := range map[string][]string{
-		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"}, "liar": {"10.0.0.1", "127.0.0.1", ownAddress, "198.51.100.78"},
+		"node-1": {"198.51.100.1", "198.51.100.3"}, "node-2": {"198.51.100.2", "198.51.100.3"},
+		"liar":       {"10.0.0.1", "127.0.0.1", ownAddress, "198.51.100.78"},
 		"kubernetes": {"198.51.100.9"}, "byre.host": {"198.51.100.77"},
 	} {
 		makeNode(t, root, name, addresses...)
@@ -168,7 +175,8 @@ func TestToken_LetsANodeJoin(t *testing.T) {
 // expectHostApproved joins the server's own host as a Node, by a token that was made for it.
 func expectHostApproved(t *testing.T, server *serverProcess, kubeconfig, host string, addresses ...string) {
 	t.Helper()
-	if _, _, errOut := call("token", "create", "--node", "node-1", "--kubeconfig", kubeconfig); !strings.Contains(errOut, "there is a Node node-1 already") {
+	if _, _, errOut := call("token", "create", "--node", "node-1", "--kubeconfig", kubeconfig); !strings.Contains(errOut,
+		"there is a Node node-1 already") {
 		t.Error(errOut)
 	}
 	token, _ := succeed(t, "token", "create", "--node", strings.ToUpper(host), "--data-dir", filepath.Dir(kubeconfig))
@@ -196,7 +204,8 @@ func expectHostApproved(t *testing.T, server *serverProcess, kubeconfig, host st
 	for _, address := range addresses {
 		expectApproved(t, root, requestServingBy(t, kubelet, host, host, address))
 	}
-	if other := requestBy(t, joining, key, certificatesv1.KubeAPIServerClientKubeletSignerName, usages, nodeRequest(host)); isDecided(t, root, other) {
+	if other := requestBy(t, joining, key, certificatesv1.KubeAPIServerClientKubeletSignerName, usages,
+		nodeRequest(host)); isDecided(t, root, other) {
 		t.Error("the token is good for a second certificate")
 	}
 }
@@ -212,12 +221,14 @@ func isDecided(t *testing.T, root kubernetes.Interface, name string) bool {
 
 func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ...string) {
 	t.Helper()
-	node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	node, err := root.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, address := range addresses {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
 	}
 	if _, err := root.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -228,7 +239,8 @@ func makeNode(t *testing.T, root kubernetes.Interface, name string, addresses ..
 func requestServing(t *testing.T, server *serverProcess, node, name, address string) string {
 	t.Helper()
 	as := server.config(t)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node, Groups: []string{"system:nodes", "system:authenticated"}}
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + node,
+		Groups: []string{"system:nodes", "system:authenticated"}}
 	return requestServingBy(t, as, node, name, address)
 }
 
@@ -247,11 +259,14 @@ func requestServingBy(t *testing.T, as *rest.Config, node, name, address string)
 
 // nodeRequest is a request by a kubelet.
 func nodeRequest(node string) x509.CertificateRequest {
-	return x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	return x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node,
+		Organization: []string{"system:nodes"}}}
 }
 
 // request makes a CertificateSigningRequest, and returns its name.
-func request(t *testing.T, config *rest.Config, signer string, usages []certificatesv1.KeyUsage, wanted x509.CertificateRequest) string {
+func request(
+	t *testing.T, config *rest.Config, signer string, usages []certificatesv1.KeyUsage, wanted x509.CertificateRequest,
+) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -260,18 +275,23 @@ func request(t *testing.T, config *rest.Config, signer string, usages []certific
 	return requestBy(t, config, key, signer, usages, wanted)
 }
 
-func requestBy(t *testing.T, config *rest.Config, key *ecdsa.PrivateKey, signer string, usages []certificatesv1.KeyUsage, wanted x509.CertificateRequest) string {
+func requestBy(
+	t *testing.T, config *rest.Config, key *ecdsa.PrivateKey, signer string, usages []certificatesv1.KeyUsage,
+	wanted x509.CertificateRequest,
+) string {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &wanted, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := kubernetes.NewForConfigOrDie(config).CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: signer, Usages: usages, Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
-		},
-	}, metav1.CreateOptions{})
+	made, err := kubernetes.NewForConfigOrDie(config).CertificatesV1().CertificateSigningRequests().Create(t.Context(),
+		&certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: signer, Usages: usages,
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

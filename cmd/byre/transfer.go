@@ -114,12 +114,15 @@ func snapshotError(path string, err error) error {
 		return nil
 	case errors.Is(err, etcd.ErrNoHash), errors.Is(err, etcd.ErrNotEtcd), errors.Is(err, etcd.ErrWrongHash):
 		if kind, _ := recognize(path); kind != etcdSnapshot {
-			return explainFile(path, etcdSnapshot, fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\"", path, etcd.ErrNotEtcd))
+			return explainFile(path, etcdSnapshot,
+				fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\"", path, etcd.ErrNotEtcd))
 		}
 	}
 	switch {
 	case errors.Is(err, etcd.ErrNoHash):
-		return fmt.Errorf("%s: %w: save one with \"etcdctl snapshot save\", or take a file of a stopped member with --skip-hash-check", path, err)
+		return fmt.Errorf(
+			"%s: %w: save one with \"etcdctl snapshot save\", or take a file of a stopped member with --skip-hash-check", path,
+			err)
 	case errors.Is(err, etcd.ErrWrongHash):
 		return fmt.Errorf("%s: %w: copy it again, or save another with \"etcdctl snapshot save\"", path, err)
 	case errors.Is(err, etcd.ErrInUse):
@@ -192,7 +195,8 @@ func (c *transferCommand) noObjects(found *transfer.Summary) error {
 	for _, prefix := range slices.Sorted(maps.Keys(found.Outside)) {
 		there = append(there, fmt.Sprintf("%s (%d keys)", prefix, found.Outside[prefix]))
 	}
-	return fmt.Errorf("there are no objects below --etcd-prefix %s, so nothing was imported; the source has keys below %s", c.options.Prefix, strings.Join(there, ", "))
+	return fmt.Errorf("there are no objects below --etcd-prefix %s, so nothing was imported; the source has keys below %s",
+		c.options.Prefix, strings.Join(there, ", "))
 }
 
 // report says what was moved, and what was not.
@@ -302,7 +306,8 @@ func newCopyCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&from.Endpoint, "from", "", "Database to read: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&to.Endpoint, "to", "", "Database to fill: sqlite:///PATH or postgres://...")
-	cmd.Flags().StringVar(&from.DatabaseSchema, "from-schema", "", "Schema of the PostgreSQL database to read, as --database-schema of \"byre serve\".")
+	cmd.Flags().StringVar(&from.DatabaseSchema, "from-schema", "",
+		"Schema of the PostgreSQL database to read, as --database-schema of \"byre serve\".")
 	cmd.Flags().StringVar(&to.DatabaseSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
 	_ = cmd.MarkFlagRequired("from") // the flag is there
 	_ = cmd.MarkFlagRequired("to")

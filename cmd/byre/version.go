@@ -52,7 +52,8 @@ func newVersionCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&output.Format, "output", "o", "", "Output format: json, yaml, or nothing for text.")
 	// The flag is there, so that this can't fail.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

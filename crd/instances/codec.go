@@ -37,7 +37,8 @@ type codecs struct {
 // those that are decoded.
 func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 	return versioning.NewCodec(
-		roundTripEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas}, defaulter: c.defaulter()},
+		roundTripEncoder{Encoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas},
+			defaulter: c.defaulter()},
 		c.decoder(),
 		coercingConvertor{ObjectConvertor: c.convert, coercer: coercer{schemas: c.schemas}},
 		creater{},
@@ -51,7 +52,8 @@ func (c codecs) storage(stored, version schema.GroupVersion) runtime.Codec {
 
 // decoder decodes what is stored.
 func (c codecs) decoder() runtime.Decoder {
-	return coercingDecoder{Decoder: unstructured.UnstructuredJSONScheme, coercer: coercer{schemas: c.schemas, repair: true}}
+	return coercingDecoder{Decoder: unstructured.UnstructuredJSONScheme,
+		coercer: coercer{schemas: c.schemas, repair: true}}
 }
 
 func (c codecs) defaulter() defaulter { return defaulter{schemas: c.schemas, others: c.scheme} }
@@ -80,7 +82,9 @@ type coercingDecoder struct {
 	coercer coercer
 }
 
-func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d coercingDecoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	object, kind, err := d.Decoder.Decode(data, defaults, into)
 	var complaints []error
 	if err != nil {

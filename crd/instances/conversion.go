@@ -324,7 +324,9 @@ type convertingCodec struct {
 }
 
 // Decode decodes a stored value to the version.
-func (c *convertingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (c *convertingCodec) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	object, ok := into.(*unstructured.Unstructured)
 	if !ok || c.isOfVersion(data) {
 		return c.Codec.Decode(data, defaults, into)

@@ -95,7 +95,9 @@ func Revision(crd *apiextensionsv1.CustomResourceDefinition) int64 {
 var ScaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
 // DefinitionVersion returns a version of a definition, or nil.
-func DefinitionVersion(crd *apiextensionsv1.CustomResourceDefinition, name string) *apiextensionsv1.CustomResourceDefinitionVersion {
+func DefinitionVersion(
+	crd *apiextensionsv1.CustomResourceDefinition, name string,
+) *apiextensionsv1.CustomResourceDefinitionVersion {
 	for i := range crd.Spec.Versions {
 		if crd.Spec.Versions[i].Name == name {
 			return &crd.Spec.Versions[i]
@@ -137,7 +139,9 @@ func Columns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensi
 }
 
 // ScaleColumns are the printer columns of a version's scale subresource.
-func ScaleColumns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
+func ScaleColumns(
+	spec *apiextensionsv1.CustomResourceDefinitionVersion,
+) []apiextensionsv1.CustomResourceColumnDefinition {
 	var columns []apiextensionsv1.CustomResourceColumnDefinition
 	if spec.Subresources.Scale.SpecReplicasPath != "" {
 		columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{
@@ -153,7 +157,9 @@ func ScaleColumns(spec *apiextensionsv1.CustomResourceDefinitionVersion) []apiex
 }
 
 // DeprecationWarnings are the warnings in every answer of a deprecated version.
-func DeprecationWarnings(crd *apiextensionsv1.CustomResourceDefinition, spec *apiextensionsv1.CustomResourceDefinitionVersion) []string {
+func DeprecationWarnings(
+	crd *apiextensionsv1.CustomResourceDefinition, spec *apiextensionsv1.CustomResourceDefinitionVersion,
+) []string {
 	switch {
 	case !spec.Deprecated:
 		return nil
@@ -183,7 +189,9 @@ func deprecationWarning(crd *apiextensionsv1.CustomResourceDefinition, deprecate
 }
 
 // Resources are a version's resource and its subresources, as discovery lists them.
-func Resources(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
+func Resources(
+	crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion,
+) []metav1.APIResource {
 	names := crd.Status.AcceptedNames
 	namespaced := crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 	verbs := metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
@@ -287,9 +295,10 @@ func (c Change) WatchesEnd() (after int64, end bool) {
 // ChangesIndexes tells whether instances are selected by other fields than before.
 func (c Change) ChangesIndexes() bool {
 	return c.Before != nil && c.After != nil && c.Before.CRD.UID == c.After.CRD.UID &&
-		!slices.EqualFunc(c.Before.CRD.Spec.Versions, c.After.CRD.Spec.Versions, func(a, b apiextensionsv1.CustomResourceDefinitionVersion) bool {
-			return a.Storage == b.Storage && slices.Equal(a.SelectableFields, b.SelectableFields)
-		})
+		!slices.EqualFunc(c.Before.CRD.Spec.Versions, c.After.CRD.Spec.Versions,
+			func(a, b apiextensionsv1.CustomResourceDefinitionVersion) bool {
+				return a.Storage == b.Storage && slices.Equal(a.SelectableFields, b.SelectableFields)
+			})
 }
 
 // Get returns the definition of that name, or nil.
@@ -306,7 +315,9 @@ func (t *Table) Group(group string) []*apiextensionsv1.CustomResourceDefinition 
 			found = append(found, d.CRD)
 		}
 	}
-	slices.SortFunc(found, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(found, func(a, b *apiextensionsv1.CustomResourceDefinition) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return found
 }
 

@@ -19,12 +19,16 @@ const (
 
 // state is the stripped definition of widgets at a revision. Each generation has a
 // different spec.
-func state(revision int, uid string, generation int64, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
+func state(
+	revision int, uid string, generation int64, change ...func(*apiextensionsv1.CustomResourceDefinition),
+) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation, ResourceVersion: strconv.Itoa(revision)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), Generation: generation,
+			ResourceVersion: strconv.Itoa(revision)},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com",
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", ShortNames: []string{strconv.FormatInt(generation, 10)}},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets",
+				ShortNames: []string{strconv.FormatInt(generation, 10)}},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{
 				{Name: "v1", Served: true, Storage: true}, {Name: "v0"},
 			},
@@ -72,14 +76,18 @@ func TestTable_Put(t *testing.T) {
 		{"same, by a request", state(5, "a", 1), shown, state(5, "a", 1), requested, want{dropped: true}},
 		{"same, confirmed by the informer", state(5, "a", 1), requested, state(5, "a", 1), shown, want{keepsHandlers: true}},
 		{"status", state(5, "a", 1), shown, state(6, "a", 1), shown, want{keepsHandlers: true}},
-		{"generation of the same spec", state(5, "a", 1), shown, state(6, "a", 1, secondGeneration), shown, want{keepsHandlers: true}},
+		{"generation of the same spec", state(5, "a", 1), shown, state(6, "a", 1, secondGeneration), shown,
+			want{keepsHandlers: true}},
 		{"spec", state(5, "a", 1), shown, state(6, "a", 2), shown, want{watchesEnd: true}},
 		{"spec, by a request", state(5, "a", 1), shown, state(6, "a", 2), requested, want{watchesEnd: true}},
-		{"spec, twice by a request", state(5, "a", 1), requested, state(6, "a", 2), requested, want{provisional: true, hidden: true, watchesEnd: true}},
+		{"spec, twice by a request", state(5, "a", 1), requested, state(6, "a", 2), requested,
+			want{provisional: true, hidden: true, watchesEnd: true}},
 		{"accepted names", state(5, "a", 1), shown, state(6, "a", 1, otherNames), shown, want{watchesEnd: true}},
-		{"selectable fields", state(5, "a", 1), shown, state(6, "a", 1, otherFields), shown, want{watchesEnd: true, changesIndexes: true}},
+		{"selectable fields", state(5, "a", 1), shown, state(6, "a", 1, otherFields), shown,
+			want{watchesEnd: true, changesIndexes: true}},
 		{"another of that name", state(5, "a", 1), shown, state(9, "b", 1), shown, want{watchesEnd: true, after: 9}},
-		{"another of that name, by a request", state(5, "a", 1), shown, state(9, "b", 1), requested, want{provisional: true, hidden: true, watchesEnd: true, after: 9}},
+		{"another of that name, by a request", state(5, "a", 1), shown, state(9, "b", 1), requested,
+			want{provisional: true, hidden: true, watchesEnd: true, after: 9}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var table instances.Table
@@ -123,7 +131,8 @@ func TestTable_Remove(t *testing.T) {
 	}
 	change := table.Remove(state(7, "a", 1), 7)
 	after, end := change.WatchesEnd()
-	if change.After != nil || !change.IsVisible() || change.KeepsHandlers() || !end || after != 7 || table.Get(name) != nil {
+	if change.After != nil || !change.IsVisible() || change.KeepsHandlers() || !end || after != 7 ||
+		table.Get(name) != nil {
 		t.Errorf("%+v, watches end: %v, %d", change, end, after)
 	}
 	if change := table.Remove(state(7, "a", 1), 7); !change.IsNone() {
@@ -133,7 +142,8 @@ func TestTable_Remove(t *testing.T) {
 
 func TestDefinition_Serves(t *testing.T) {
 	t.Parallel()
-	conditions := func(all ...apiextensionsv1.CustomResourceDefinitionConditionType) func(*apiextensionsv1.CustomResourceDefinition) {
+	conditions := func(all ...apiextensionsv1.CustomResourceDefinitionConditionType) func(
+		*apiextensionsv1.CustomResourceDefinition) {
 		return func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Status.Conditions = nil
 			for _, kind := range all {

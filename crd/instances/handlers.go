@@ -45,7 +45,8 @@ type Handlers struct {
 
 // New makes the handlers of a definition, which is stripped.
 func New(env *Environment, crd *apiextensionsv1.CustomResourceDefinition) *Handlers {
-	h := &Handlers{env: env, preparing: semaphore.NewWeighted(1), watchTermination: storage.NewWatchTermination(), versions: map[string]*Version{}}
+	h := &Handlers{env: env, preparing: semaphore.NewWeighted(1), watchTermination: storage.NewWatchTermination(),
+		versions: map[string]*Version{}}
 	h.Update(crd)
 	return h
 }
@@ -152,8 +153,8 @@ func (h *Handlers) requires(op sqlstore.Op) *sqlstore.Requirement {
 	return r
 }
 
-// isReplaced reports whether the definition had, up to a revision, another spec than that by which instances are decoded
-// here, after it had this one.
+// isReplaced reports whether the definition had, up to a revision, another spec than that by which instances are
+// decoded here, after it had this one.
 func (h *Handlers) isReplaced(ctx context.Context, revision int64) (bool, error) {
 	crd := h.latest.Load()
 	if revision <= Revision(crd) {
@@ -228,7 +229,9 @@ type derived struct {
 
 // derive makes what the versions of crd share. crd is stripped; whole is what source
 // decodes to.
-func (e *Environment) derive(crd *apiextensionsv1.CustomResourceDefinition, source Source, whole *apiextensionsv1.CustomResourceDefinition) (*derived, error) {
+func (e *Environment) derive(
+	crd *apiextensionsv1.CustomResourceDefinition, source Source, whole *apiextensionsv1.CustomResourceDefinition,
+) (*derived, error) {
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
 		return nil, fmt.Errorf("%s: not all of its names are accepted", crd.Name)

@@ -68,7 +68,9 @@ func NewSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (*
 	return newStructural(DefinitionVersion(crd, version), crd.Spec.PreserveUnknownFields)
 }
 
-func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, preserveUnknown bool) (*structuralschema.Structural, error) {
+func newStructural(
+	version *apiextensionsv1.CustomResourceDefinitionVersion, preserveUnknown bool,
+) (*structuralschema.Structural, error) {
 	validation, err := internalValidation(version)
 	if err != nil || validation == nil {
 		return nil, err
@@ -91,12 +93,15 @@ func newStructural(version *apiextensionsv1.CustomResourceDefinitionVersion, pre
 
 // internalValidation converts a version's schema to the internal type that upstream's
 // validation takes; nil for a version without a schema.
-func internalValidation(version *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.CustomResourceValidation, error) {
+func internalValidation(
+	version *apiextensionsv1.CustomResourceDefinitionVersion,
+) (*apiextensions.CustomResourceValidation, error) {
 	if version == nil || version.Schema == nil {
 		return nil, nil
 	}
 	internal := &apiextensions.CustomResourceValidation{}
-	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(version.Schema, internal, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(version.Schema,
+		internal, nil); err != nil {
 		return nil, fmt.Errorf("schema of version %s: %w", version.Name, err)
 	}
 	return internal, nil
@@ -119,7 +124,8 @@ func newLazyTypeConverter(source Source) lazyTypeConverter {
 		converter, err := newTypeConverter(whole)
 		if err != nil {
 			// Apply then deduces types from the objects: every list is atomic.
-			klog.ErrorS(err, "Server-side apply does not use the schema of a definition: it treats every list as atomic", "definition", whole.Name)
+			klog.ErrorS(err, "Server-side apply does not use the schema of a definition: it treats every list as atomic",
+				"definition", whole.Name)
 			return managedfields.NewDeducedTypeConverter(), nil
 		}
 		return converter, nil
@@ -142,7 +148,9 @@ func newTypeConverter(whole *apiextensionsv1.CustomResourceDefinition) (managedf
 	return managedfields.NewTypeConverter(merged.Components.Schemas, whole.Spec.PreserveUnknownFields)
 }
 
-func (t lazyTypeConverter) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (t lazyTypeConverter) ObjectToTyped(
+	object runtime.Object, options ...typed.ValidationOptions,
+) (*typed.TypedValue, error) {
 	converter, err := t.get()
 	if err != nil {
 		return nil, err

@@ -91,8 +91,8 @@ type SourceReader interface {
 	// Source returns a state of the definition that is not older than resourceVersion.
 	// It fails with ErrReplaced if there is no definition of that name.
 	Source(ctx context.Context, name, resourceVersion string) (Source, error)
-	// IsReplaced reports whether the definition is another one in the watch cache, or has another SpecHash, than crd, which
-	// is stripped. One that is gone was not replaced: watches still show the last states of its instances.
+	// IsReplaced reports whether the definition is another one in the watch cache, or has another SpecHash, than crd,
+	// which is stripped. One that is gone was not replaced: watches still show the last states of its instances.
 	IsReplaced(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (bool, error)
 }
 
@@ -102,7 +102,9 @@ var ErrReplaced = errors.New("the definition has been replaced")
 
 // ReadSource returns the source of crd, which is stripped, and what it decodes to. It
 // fails with ErrReplaced if the stored definition has another SpecHash by now, or is gone.
-func ReadSource(ctx context.Context, r SourceReader, crd *apiextensionsv1.CustomResourceDefinition) (Source, *apiextensionsv1.CustomResourceDefinition, error) {
+func ReadSource(
+	ctx context.Context, r SourceReader, crd *apiextensionsv1.CustomResourceDefinition,
+) (Source, *apiextensionsv1.CustomResourceDefinition, error) {
 	source, err := r.Source(ctx, crd.Name, crd.ResourceVersion)
 	if err != nil {
 		return nil, nil, err

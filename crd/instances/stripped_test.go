@@ -39,7 +39,8 @@ func answering(change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiex
 					},
 				},
 			}},
-			AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Size", Type: "integer", Description: "size", JSONPath: ".size"}},
+			AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Size", Type: "integer",
+				Description: "size", JSONPath: ".size"}},
 		}},
 	}}
 	for _, change := range change {
@@ -68,11 +69,19 @@ func TestHashSpec_CountsWhatAnswersDependOn(t *testing.T) {
 		change change
 		counts bool
 	}{
-		"a description":  {schema(func(s *apiextensionsv1.JSONSchemaProps) { s.Description = "new" }), false},
-		"a nested text":  {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.Items.Schema.Description = "" }), false},
-		"a title":        {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.Items.Schema.Title = "new" }), false},
-		"an alternative": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.AnyOf[0].Description = "" }), false},
-		"an example":     {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.Example = &apiextensionsv1.JSON{Raw: []byte(`[1]`)} }), false},
+		"a description": {schema(func(s *apiextensionsv1.JSONSchemaProps) { s.Description = "new" }), false},
+		"a nested text": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.Items.Schema.Description = ""
+		}), false},
+		"a title": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.Items.Schema.Title = "new"
+		}), false},
+		"an alternative": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.AnyOf[0].Description = ""
+		}), false},
+		"an example": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.Example = &apiextensionsv1.JSON{Raw: []byte(`[1]`)}
+		}), false},
 		"a reference": {schema(func(s *apiextensionsv1.JSONSchemaProps) {
 			s.ExternalDocs = &apiextensionsv1.ExternalDocumentation{URL: "https://docs"}
 		}), false},
@@ -82,11 +91,17 @@ func TestHashSpec_CountsWhatAnswersDependOn(t *testing.T) {
 		"no authority": {func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Spec.Conversion.Webhook.ClientConfig.CABundle = nil
 		}, false},
-		"a default":      {property("description", func(s *apiextensionsv1.JSONSchemaProps) { s.Default.Raw = []byte(`{"description":"b"}`) }), true},
-		"a property":     {schema(func(s *apiextensionsv1.JSONSchemaProps) { delete(s.Properties, "description") }), true},
-		"a nested type":  {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.Items.Schema.Type = "number" }), true},
+		"a default": {property("description", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.Default.Raw = []byte(`{"description":"b"}`)
+		}), true},
+		"a property": {schema(func(s *apiextensionsv1.JSONSchemaProps) { delete(s.Properties, "description") }), true},
+		"a nested type": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.Items.Schema.Type = "number"
+		}), true},
 		"a nested bound": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.AnyOf[1].MinItems = nil }), true},
-		"an additional":  {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) { s.AnyOf = append(s.AnyOf, apiextensionsv1.JSONSchemaProps{}) }), true},
+		"an additional": {property("sizes", func(s *apiextensionsv1.JSONSchemaProps) {
+			s.AnyOf = append(s.AnyOf, apiextensionsv1.JSONSchemaProps{})
+		}), true},
 		"a rule's message": {schema(func(s *apiextensionsv1.JSONSchemaProps) {
 			s.XValidations = apiextensionsv1.ValidationRules{{Rule: "true", Message: "no"}}
 		}), true},
@@ -105,7 +120,9 @@ func TestHashSpec_CountsWhatAnswersDependOn(t *testing.T) {
 		"a deprecation": {func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Spec.Versions[0].DeprecationWarning = new("old")
 		}, true},
-		"a served version": {func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Versions[0].Served = false }, true},
+		"a served version": {func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Spec.Versions[0].Served = false
+		}, true},
 		"a field": {func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Spec.Versions[0].SelectableFields = []apiextensionsv1.SelectableField{{JSONPath: ".a"}}
 		}, true},
@@ -134,10 +151,12 @@ func storedDefinition(t testing.TB, properties int, change ...func(*apiextension
 	crd.TypeMeta = metav1.TypeMeta{Kind: "CustomResourceDefinition", APIVersion: "apiextensions.k8s.io/v1"}
 	crd.ResourceVersion = ""
 	crd.Annotations = map[string]string{"schema": "\u2028", corev1.LastAppliedConfigAnnotation: `{"spec":{}}`}
-	crd.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}}
+	crd.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}}
 	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{
-		{Name: "v2", Served: true, Storage: true, Schema: validation, AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "schema", JSONPath: ".spec"}}},
+		{Name: "v2", Served: true, Storage: true, Schema: validation,
+			AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "schema", JSONPath: ".spec"}}},
 		{Name: "v1", Served: true, Schema: validation},
 	}
 	for _, change := range change {
@@ -160,7 +179,9 @@ func TestDecodeStripped_EqualsStrip(t *testing.T) {
 		"without annotations": func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Annotations, crd.ManagedFields = nil, nil
 		},
-		"that preserves unknown fields": func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.PreserveUnknownFields = true },
+		"that preserves unknown fields": func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Spec.PreserveUnknownFields = true
+		},
 		"that tells of preserving unknown fields": func(crd *apiextensionsv1.CustomResourceDefinition) {
 			crd.Spec.Names.Categories = []string{`"preserveUnknownFields":true`}
 		},

@@ -211,7 +211,8 @@ func (b *versionBuilder) storages(v *Version) (map[string]rest.Storage, error) {
 	}
 	table, err := tableconvertor.New(Columns(b.spec))
 	if err != nil {
-		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", b.crd.Name, "version", b.spec.Name, "err", err)
+		klog.V(2).InfoS("Printer columns that can't be used are left out", "definition", b.crd.Name, "version", b.spec.Name,
+			"err", err)
 	}
 	plain := customresource.NewStrategy(b.typer, b.crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind,
 		nil, nil, nil, sub.status, sub.scale, b.spec.SelectableFields)
@@ -261,7 +262,9 @@ func (*versionBuilder) StoredAs(gr schema.GroupResource) schema.GroupResource { 
 
 // StoreConfig implements storage.Resources. The prefix made of group and resource
 // is that of a stock kube-apiserver: encryption at rest authenticates values by it.
-func (b *versionBuilder) StoreConfig(gr schema.GroupResource, _ runtime.Object) (storage.Config, runtime.GroupVersioner, error) {
+func (b *versionBuilder) StoreConfig(
+	gr schema.GroupResource, _ runtime.Object,
+) (storage.Config, runtime.GroupVersioner, error) {
 	codec := b.derived.storageCodec(b.gv)
 	config := storage.Config{
 		GroupResource:    gr,
@@ -364,13 +367,17 @@ func newSubresources(spec *apiextensionsv1.CustomResourceDefinitionVersion) (sub
 		return s, nil
 	}
 	s.scale = &apiextensions.CustomResourceSubresourceScale{}
-	err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(spec.Subresources.Scale, s.scale, nil)
+	err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(
+		spec.Subresources.Scale, s.scale, nil)
 	return s, err
 }
 
 // newValidating compiles the schema of a version of whole, a definition with its
 // schemas.
-func newValidating(typer runtime.ObjectTyper, schemas *schemas, whole *apiextensionsv1.CustomResourceDefinition, kind schema.GroupVersionKind) (strategies, error) {
+func newValidating(
+	typer runtime.ObjectTyper, schemas *schemas, whole *apiextensionsv1.CustomResourceDefinition,
+	kind schema.GroupVersionKind,
+) (strategies, error) {
 	spec := DefinitionVersion(whole, kind.Version)
 	internal, err := internalValidation(spec)
 	if err != nil {
@@ -428,7 +435,10 @@ func (s statusStorage) Get(ctx context.Context, name string, options *metav1.Get
 }
 
 // Update changes the status of an object that exists.
-func (s statusStorage) Update(ctx context.Context, name string, object rest.UpdatedObjectInfo, onCreate rest.ValidateObjectFunc, onUpdate rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (s statusStorage) Update(
+	ctx context.Context, name string, object rest.UpdatedObjectInfo, onCreate rest.ValidateObjectFunc,
+	onUpdate rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, object, onCreate, onUpdate, false, options)
 }
 
@@ -466,7 +476,9 @@ func (g createGuard) Admit(ctx context.Context, attributes admission.Attributes,
 	return nil
 }
 
-func (g createGuard) Validate(ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces) error {
+func (g createGuard) Validate(
+	ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces,
+) error {
 	if err := g.forbid(attributes); err != nil {
 		return err
 	}

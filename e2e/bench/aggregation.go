@@ -22,7 +22,8 @@ const (
 func (b *bench) aggregationPhases(context.Context) ([]phase, error) {
 	phases := []phase{{name: "start the server behind", isSetup: true, run: b.putBehind}}
 	return append(phases, b.repeated(func() []phase {
-		return []phase{{name: "request through the aggregator", run: b.gateway}, {name: "events through the aggregator", run: b.aggregatedWatches}}
+		return []phase{{name: "request through the aggregator", run: b.gateway},
+			{name: "events through the aggregator", run: b.aggregatedWatches}}
 	})...), nil
 }
 
@@ -77,7 +78,9 @@ func (b *bench) gateway(ctx context.Context, t *target) error {
 		usage  func() (servers.Usage, error)
 	}{
 		{"directly", t.direct, nil},
-		{"through a bare proxy", t.proxy.client, func() (servers.Usage, error) { return servers.ProcessUsage(t.proxy.pid()) }},
+		{"through a bare proxy", t.proxy.client, func() (servers.Usage, error) {
+			return servers.ProcessUsage(t.proxy.pid())
+		}},
 		{"through the server", t.admin, t.usage},
 	} {
 		var before, after servers.Usage
@@ -87,10 +90,11 @@ func (b *bench) gateway(ctx context.Context, t *target) error {
 				return err
 			}
 		}
-		done, err := closedLoop{clients: gatewayClients, period: 2 * b.Period}.run(ctx, func(ctx context.Context, _, _ int) error {
-			_, err := way.client.get(ctx, flunders+"/read")
-			return err
-		})
+		done, err := closedLoop{clients: gatewayClients, period: 2 * b.Period}.run(ctx,
+			func(ctx context.Context, _, _ int) error {
+				_, err := way.client.get(ctx, flunders+"/read")
+				return err
+			})
 		if err != nil {
 			return err
 		}
@@ -132,14 +136,17 @@ func (b *bench) fanOut(ctx context.Context, t *target, from *client) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	group, err := startWatchers(ctx, from, aggregatedWatchers, aggregatedEvents, request{path: flunders + "?watch=1&resourceVersion=" + revision})
+	group, err := startWatchers(ctx, from, aggregatedWatchers, aggregatedEvents,
+		request{path: flunders + "?watch=1&resourceVersion=" + revision})
 	if err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	done, err := closedLoop{clients: gatewayClients, first: t.maps, requests: aggregatedEvents}.run(ctx, func(ctx context.Context, _, n int) error {
-		return t.direct.create(ctx, flunders, flunder(fmt.Sprintf("made-%d-%s%0*d", n, sentMark, sentDigits, time.Now().UnixNano())))
-	})
+	done, err := closedLoop{clients: gatewayClients, first: t.maps, requests: aggregatedEvents}.run(ctx,
+		func(ctx context.Context, _, n int) error {
+			return t.direct.create(ctx, flunders,
+				flunder(fmt.Sprintf("made-%d-%s%0*d", n, sentMark, sentDigits, time.Now().UnixNano())))
+		})
 	t.maps += done.requests
 	if err != nil {
 		return 0, err

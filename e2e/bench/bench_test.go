@@ -59,7 +59,8 @@ func TestTables_AreUpdated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a\n<!-- bench: standard -->\n| | byre on SQLite |\n", "| figure | 2.00 s |\n<!-- bench end -->\nb\n", "\nkept\n"} {
+	for _, want := range []string{"a\n<!-- bench: standard -->\n| | byre on SQLite |\n",
+		"| figure | 2.00 s |\n<!-- bench end -->\nb\n", "\nkept\n"} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -79,7 +80,8 @@ func TestCosts_HaveTheStoresShare(t *testing.T) {
 		}
 	}
 	_, rows, _ := strings.Cut(tables(r)["costs"], "|\n|---|---:|---:|---:|---:|---:|\n")
-	want := "| " + costs[0] + " | 600 µs | 1.67 | 700 µs | 1.43 | 1000 µs |\n| " + costs[0] + " of the store |  | | 140 µs | 1.43 | 200 µs |\n"
+	want := "| " + costs[0] + " | 600 µs | 1.67 | 700 µs | 1.43 | 1000 µs |\n| " + costs[0] +
+		" of the store |  | | 140 µs | 1.43 | 200 µs |\n"
 	if rows != want {
 		t.Errorf("the rows are\n%s, not\n%s", rows, want)
 	}

@@ -21,11 +21,13 @@ const connections = 4
 type representation struct{ name, accept string }
 
 var (
-	asJSON             = representation{"JSON", "application/json"}
-	asProtobuf         = representation{"protobuf", protobufType}
-	asTable            = representation{"table", "application/json;as=Table;v=v1;g=meta.k8s.io"}
-	asMetadata         = representation{"metadata, JSON", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
-	asMetadataProtobuf = representation{"metadata, protobuf", protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+	asJSON     = representation{"JSON", "application/json"}
+	asProtobuf = representation{"protobuf", protobufType}
+	asTable    = representation{"table", "application/json;as=Table;v=v1;g=meta.k8s.io"}
+	asMetadata = representation{"metadata, JSON",
+		"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+	asMetadataProtobuf = representation{"metadata, protobuf",
+		protobufType + ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 )
 
 // listRepresentations are the forms in which the components of a cluster list Pods.
@@ -135,7 +137,8 @@ func (c *client) read(ctx context.Context, r request) ([]byte, error) {
 
 // create posts JSON.
 func (c *client) create(ctx context.Context, path string, body []byte) error {
-	_, err := c.send(ctx, request{method: http.MethodPost, path: path, contentType: jsonType, body: body, want: http.StatusCreated})
+	_, err := c.send(ctx,
+		request{method: http.MethodPost, path: path, contentType: jsonType, body: body, want: http.StatusCreated})
 	return err
 }
 

@@ -93,7 +93,8 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 				return err
 			}
 			b.add("memory, "+name, "MB", true, t.name, float64(server.Memory)/1e6)
-			b.add("memory a definition, "+name, "MB", true, t.name, float64(server.Memory+store.Memory-idle[t.name])/1e6/float64(len(all)))
+			b.add("memory a definition, "+name, "MB", true, t.name,
+				float64(server.Memory+store.Memory-idle[t.name])/1e6/float64(len(all)))
 			return nil
 		}}}
 	}
@@ -106,9 +107,13 @@ func (b *bench) definitionPhases(ctx context.Context) ([]phase, error) {
 		idle[t.name] = server.Memory + store.Memory
 		return err
 	}}}
-	phases = append(phases, phase{name: "create definitions", run: func(ctx context.Context, t *target) error { return b.define(ctx, t, all) }})
+	phases = append(phases, phase{name: "create definitions", run: func(ctx context.Context, t *target) error {
+		return b.define(ctx, t, all)
+	}})
 	phases = append(phases, grown("all served")...)
-	phases = append(phases, phase{name: "list instances", run: func(ctx context.Context, t *target) error { return t.listInstances(ctx, all) }})
+	phases = append(phases, phase{name: "list instances", run: func(ctx context.Context, t *target) error {
+		return t.listInstances(ctx, all)
+	}})
 	phases = append(phases, grown("one list of each made")...)
 	phases = append(phases, phase{name: "OpenAPI v2", run: b.openAPI})
 	phases = append(phases, grown("OpenAPI v2 asked for once")...)

@@ -43,30 +43,40 @@ func goals() []goal {
 	all = append(all, better(4, "list Pods by spec.nodeName", "list Pods by label")...)
 	all = append(all, better(3, "list Pods, page of 500")...)
 	all = append(all, better(4, "get Pod, JSON, 64 clients", "get Pod, protobuf, 64 clients")...)
-	all = append(all, better(3, "create Pod, JSON, 64 clients", "create Pod, protobuf, 64 clients", "create Pod, protobuf, 64 clients, ordinary user")...)
+	all = append(all,
+		better(3, "create Pod, JSON, 64 clients", "create Pod, protobuf, 64 clients",
+			"create Pod, protobuf, 64 clients, ordinary user")...)
 	all = append(all, better(1.3, "create ConfigMap, 1 client")...)
 	all = append(all, better(3, "create ConfigMap, 64 clients",
-		"patch Pod status, merge, 64 clients", "patch Pod status, strategic, 64 clients", "patch Pod status, strategic, 64 clients, ordinary user",
+		"patch Pod status, merge, 64 clients", "patch Pod status, strategic, 64 clients",
+		"patch Pod status, strategic, 64 clients, ordinary user",
 		"update Lease, protobuf, 64 clients", "update Lease, protobuf, 64 clients, ordinary user")...)
 	for _, f := range []representation{asJSON, asProtobuf} {
 		all = append(all, better(3, "events to 200 watchers, "+f.name+", CPU a delivery")...)
-		all = append(all, goal{suite: "standard", measurement: "events to 200 watchers, " + f.name + ", CPU a delivery without the patches", times: 1.5})
+		all = append(all,
+			goal{suite: "standard", measurement: "events to 200 watchers, " + f.name + ", CPU a delivery without the patches",
+				times: 1.5})
 		all = append(all, better(1, "events to 200 watchers, "+f.name+", delay p99")...)
 	}
-	all = append(all, atMost("standard", 80, "MB", "memory, idle"), atMost("standard", 200, "MB", "memory, with the Pods"), atMost("standard", 300, "MB", "memory, after everything"))
+	all = append(all, atMost("standard", 80, "MB", "memory, idle"), atMost("standard", 200, "MB", "memory, with the Pods"),
+		atMost("standard", 300, "MB", "memory, after everything"))
 	all = append(all, better(4, "memory, after everything, with the store")...)
 	all = append(all, atMost("standard", 300, "ms", "ready after start"),
-		atMost("large", 1000, "ms", "ready after a restart, with the definitions"), atMost("large", 1000, "ms", "ready after a crash, with the definitions"),
+		atMost("large", 1000, "ms", "ready after a restart, with the definitions"),
+		atMost("large", 1000, "ms", "ready after a crash, with the definitions"),
 		atMost("large", 600, "MB", "memory, with the Pods"), atMost("large", 600, "MB", "memory, after everything"))
 	for _, f := range listRepresentations {
 		all = append(all, goal{suite: "large", measurement: "list all Pods, " + f.name, ratio: 4})
 	}
-	all = append(all, atMost("large", 1.5, "ms", "list Pods by spec.nodeName"), atMost("large", 20, "ms", "list Pods by label"), atMost("large", 15, "ms", "list Pods, page of 500"))
+	all = append(all, atMost("large", 1.5, "ms", "list Pods by spec.nodeName"),
+		atMost("large", 20, "ms", "list Pods by label"), atMost("large", 15, "ms", "list Pods, page of 500"))
 	for _, k := range createKinds {
-		all = append(all, goal{suite: "large", measurement: fmt.Sprintf("create Pod, %s, 64 clients%s", k.name, k.by.suffix), ratio: 3})
+		all = append(all,
+			goal{suite: "large", measurement: fmt.Sprintf("create Pod, %s, 64 clients%s", k.name, k.by.suffix), ratio: 3})
 	}
 	return append(all,
-		goal{suite: "aggregation", measurement: "get Flunder, CPU added through the server", reference: "get Flunder, CPU added through a bare proxy", times: 2},
+		goal{suite: "aggregation", measurement: "get Flunder, CPU added through the server",
+			reference: "get Flunder, CPU added through a bare proxy", times: 2},
 		goal{suite: "aggregation", measurement: "get Flunder, CPU added through the server", ratio: 2})
 }
 
@@ -117,7 +127,8 @@ func (g goal) judge(r *results, m *measurement, target string) (reached string, 
 // missed ones in bold.
 func goalTable(r *results) string {
 	var b strings.Builder
-	b.WriteString("| | goal | " + onSQLite + " | | CPU | " + onPostgres + " | | CPU | " + stock + " |\n|---|" + strings.Repeat("---:|", 8) + "\n")
+	b.WriteString("| | goal | " + onSQLite + " | | CPU | " + onPostgres + " | | CPU | " + stock + " |\n|---|" +
+		strings.Repeat("---:|", 8) + "\n")
 	for _, g := range goals() {
 		name := g.measurement
 		if g.suite == "large" {

@@ -57,7 +57,8 @@ func (h *heartbeats) grow(ctx context.Context, nodes, pods int) error {
 
 // nodeStatus resembles the status that a kubelet reports.
 func nodeStatus(now time.Time) (status corev1.NodeStatus) {
-	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure, corev1.NodeReady} {
 		status.Conditions = append(status.Conditions, corev1.NodeCondition{
 			Type: t, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.NewTime(now),
 			Reason: "KubeletHasNoPressure", Message: "kubelet reports what it has to report",
@@ -65,7 +66,8 @@ func nodeStatus(now time.Time) (status corev1.NodeStatus) {
 	}
 	for i := range 20 {
 		status.Images = append(status.Images, corev1.ContainerImage{
-			Names:     []string{fmt.Sprintf("registry.example.com/team/image-%d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i)},
+			Names: []string{fmt.Sprintf(
+				"registry.example.com/team/image-%d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i)},
 			SizeBytes: 100_000_000,
 		})
 	}
@@ -85,7 +87,8 @@ func (h *heartbeats) beat(ctx context.Context, period time.Duration) (int64, err
 		group.Go(func() error { return h.renew(ctx, end, nodeLeaseInterval, corev1.NamespaceNodeLease, nodeName(i)) })
 		group.Go(func() error {
 			return h.every(ctx, end, nodeStatusInterval, func(int) error {
-				patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+				patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":%q}]}}`,
+					time.Now().UTC().Format(time.RFC3339))
 				_, err := h.clientset.CoreV1().Nodes().PatchStatus(ctx, nodeName(i), []byte(patch))
 				return err
 			})
@@ -93,7 +96,9 @@ func (h *heartbeats) beat(ctx context.Context, period time.Duration) (int64, err
 	}
 	if h.pods > 0 {
 		group.Go(func() error {
-			return h.every(ctx, end, podStatusInterval/time.Duration(h.pods), func(n int) error { return h.changePod(ctx, n%h.pods) })
+			return h.every(ctx, end, podStatusInterval/time.Duration(h.pods), func(n int) error {
+				return h.changePod(ctx, n%h.pods)
+			})
 		})
 	}
 	err := group.Wait()
@@ -128,7 +133,8 @@ func (h *heartbeats) renew(ctx context.Context, end time.Time, interval time.Dur
 	if err != nil {
 		l, err = leases.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name + "_0b7a3ff6-2c2a-4f0a-9b2b-3a1d6c1de9a1"), LeaseDurationSeconds: new(int32(40))},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name + "_0b7a3ff6-2c2a-4f0a-9b2b-3a1d6c1de9a1"),
+				LeaseDurationSeconds: new(int32(40))},
 		}, metav1.CreateOptions{})
 	}
 	if err != nil {
@@ -143,9 +149,11 @@ func (h *heartbeats) renew(ctx context.Context, end time.Time, interval time.Dur
 
 // changePod changes the status of a Pod and creates an Event for that.
 func (h *heartbeats) changePod(ctx context.Context, i int) error {
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","lastTransitionTime":%q}]}}`,
+		time.Now().UTC().Format(time.RFC3339))
 	name := podName(i)
-	if _, err := h.clientset.CoreV1().Pods(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := h.clientset.CoreV1().Pods(metav1.NamespaceDefault).Patch(ctx, name, types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 		return err
 	}
 	now := metav1.Now()

@@ -37,7 +37,9 @@ func (b *bench) listPhases() []phase {
 		phases = append(phases, list("list all Pods, "+f.name, b.Lists, request{accept: f.accept, path: podsPath("", "")}))
 	}
 	for _, f := range []representation{asJSON, asProtobuf} {
-		phases = append(phases, list("list all Pods, "+f.name+", without gzip", b.Lists, request{accept: f.accept, path: podsPath("", ""), isPlain: true}))
+		phases = append(phases,
+			list("list all Pods, "+f.name+", without gzip", b.Lists,
+				request{accept: f.accept, path: podsPath("", ""), isPlain: true}))
 	}
 	name := fmt.Sprintf("list Pods, page of %d", pageSize)
 	return append(phases,
@@ -141,8 +143,11 @@ func (b *bench) growth(pods int) phase {
 func (b *bench) largePhases(ctx context.Context) ([]phase, error) {
 	phases := append([]phase{b.setUp()}, b.fill()...)
 	phases = append(phases, b.memory("memory, with the Pods", b.Settle))
-	phases = append(phases, b.repeated(func() []phase { return append([]phase{b.getPods(asJSON, admin)}, b.listPhases()...) })...)
-	phases = append(phases, b.memory("memory, after everything", b.Settle), b.memory("memory, when nobody has read for six minutes", b.Unread))
+	phases = append(phases, b.repeated(func() []phase {
+		return append([]phase{b.getPods(asJSON, admin)}, b.listPhases()...)
+	})...)
+	phases = append(phases, b.memory("memory, after everything", b.Settle),
+		b.memory("memory, when nobody has read for six minutes", b.Unread))
 	for _, f := range []representation{asJSON, asProtobuf} {
 		name := "list all Pods that nobody has read for six minutes, " + f.name
 		phases = append(phases, phase{name: name, run: func(ctx context.Context, t *target) error {

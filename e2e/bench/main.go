@@ -45,23 +45,35 @@ type options struct {
 }
 
 func (o *options) register() {
-	flag.BoolVar(&o.short, "short", false, "a first impression in about a minute: the standard suite, with little of everything")
+	flag.BoolVar(&o.short, "short", false,
+		"a first impression in about a minute: the standard suite, with little of everything")
 	flag.BoolVar(&o.large, "large", false, "run the suite large too: 100,000 Pods on 4,000 nodes")
-	flag.BoolVar(&o.profile, "profile", false, "write profiles of byre's processor time and heap, one of each a phase, into the folder profiles of -out; what it measures meanwhile costs more")
-	flag.StringVar(&o.suites, "suites", "", "the suites to run, separated by commas: "+strings.Join(suiteNames(), ", ")+" (default "+strings.Join(defaultSuites, ",")+")")
+	flag.BoolVar(&o.profile, "profile", false,
+		"write profiles of byre's processor time and heap, one of each a phase, into the folder profiles of -out; what it measures meanwhile costs more")
+	flag.StringVar(&o.suites, "suites", "",
+		"the suites to run, separated by commas: "+strings.Join(suiteNames(), ", ")+" (default "+strings.Join(defaultSuites,
+			",")+")")
 	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, stock")
-	flag.TextVar(&o.phases, "phases", regexp.MustCompile(""), "measure only the phases whose names match this regular expression")
+	flag.TextVar(&o.phases, "phases", regexp.MustCompile(""),
+		"measure only the phases whose names match this regular expression")
 	flag.IntVar(&o.pods, "pods", 0, "how many Pods to create; 0 means the suite's default")
 	flag.IntVar(&o.largePods, "large-pods", 0, "how many Pods to create in the suite large; 0 means its default")
-	flag.DurationVar(&o.limit, "limit", 0, "the time after which a suite begins no further round of what it has measured once; 0 sets no limit")
-	flag.BoolVar(&o.resume, "resume", false, "continue with the results of the same program in -out: suites that are complete there are not run again")
+	flag.DurationVar(&o.limit, "limit", 0,
+		"the time after which a suite begins no further round of what it has measured once; 0 sets no limit")
+	flag.BoolVar(&o.resume, "resume", false,
+		"continue with the results of the same program in -out: suites that are complete there are not run again")
 	flag.IntVar(&o.rounds, "rounds", 0, "how many rounds to measure; 0 means the suite's default")
-	flag.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create; 0 means the suite's default")
+	flag.IntVar(&o.definitions, "definitions", 0,
+		"how many CustomResourceDefinitions to create; 0 means the suite's default")
 	flag.StringVar(&o.out, "out", "../bin/bench", "the folder for results.json, tables.md and the plots")
-	flag.StringVar(&o.docs, "docs", "", "write the tables and plots into this folder too: its performance.md has the places for them")
-	flag.StringVar(&o.report, "report", "", "measure nothing: make tables and plots from these files of results, separated by commas")
-	flag.StringVar(&o.proxyTo, bareProxyFlag, "", "run only a reverse proxy to this URL; the benchmark starts itself with this flag")
-	flag.StringVar(&o.emptyResponse, emptyServerFlag, "", "run only a server that answers with this many bytes; the benchmark starts itself with this flag")
+	flag.StringVar(&o.docs, "docs", "",
+		"write the tables and plots into this folder too: its performance.md has the places for them")
+	flag.StringVar(&o.report, "report", "",
+		"measure nothing: make tables and plots from these files of results, separated by commas")
+	flag.StringVar(&o.proxyTo, bareProxyFlag, "",
+		"run only a reverse proxy to this URL; the benchmark starts itself with this flag")
+	flag.StringVar(&o.emptyResponse, emptyServerFlag, "",
+		"run only a server that answers with this many bytes; the benchmark starts itself with this flag")
 }
 
 func run(o options) error {
@@ -96,7 +108,8 @@ func run(o options) error {
 
 // measure runs the suites.
 func measure(ctx context.Context, o options) (r *results, err error) {
-	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kubectl, programs.Wardle); err != nil {
+	if err := programs.Build(ctx, programs.Byre, programs.APIServer, programs.Etcd, programs.Kubectl,
+		programs.Wardle); err != nil {
 		return nil, err
 	}
 	version, err := exec.CommandContext(ctx, programs.Byre.Path(), "version").Output()
@@ -154,7 +167,8 @@ func report(r *results, o options) error {
 		os.WriteFile(filepath.Join(o.out, "tables.md"), []byte(allTables(r)), 0o644),
 	}
 	if o.docs != "" {
-		errs = append(errs, writePlots(r, o.docs), document.Update(filepath.Join(o.docs, "performance.md"), "bench", tables(r)))
+		errs = append(errs, writePlots(r, o.docs),
+			document.Update(filepath.Join(o.docs, "performance.md"), "bench", tables(r)))
 	}
 	fmt.Println(allTables(r))
 	return errors.Join(errs...)

@@ -189,7 +189,8 @@ func (r *results) resume(path string) error {
 	case err != nil:
 		return err
 	case earlier.Version != r.Version:
-		return fmt.Errorf("%s: has the results of another program, %q: -resume goes on with those of %q", path, earlier.Version, r.Version)
+		return fmt.Errorf("%s: has the results of another program, %q: -resume goes on with those of %q", path,
+			earlier.Version, r.Version)
 	}
 	for suite := range earlier.Sizes {
 		if !slices.Contains(earlier.Complete, suite) {

@@ -74,7 +74,8 @@ func ordinaryRights() []runtime.Object {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
 			ObjectMeta: metav1.ObjectMeta{Name: "bench"},
 			Rules: []rbacv1.PolicyRule{
-				{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"create", "get", "list", "patch", "watch"}},
+				{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"},
+					Verbs: []string{"create", "get", "list", "patch", "watch"}},
 				{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}},
 			},
 		},
@@ -98,7 +99,9 @@ func (s sizes) pod(i int) *corev1.Pod {
 	container := func(name string) corev1.Container {
 		var env []corev1.EnvVar
 		for e := range 8 {
-			env = append(env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", e), Value: fmt.Sprintf("https://service-%d.example.svc.cluster.local:8443/path", e)})
+			env = append(env,
+				corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", e),
+					Value: fmt.Sprintf("https://service-%d.example.svc.cluster.local:8443/path", e)})
 		}
 		return corev1.Container{
 			Name:  name,
@@ -109,8 +112,11 @@ func (s sizes) pod(i int) *corev1.Pod {
 			Resources: corev1.ResourceRequirements{
 				Requests: quantities("100m", "128Mi"), Limits: quantities("500m", "256Mi"),
 			},
-			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/ready", "--timeout=1s"}}}, PeriodSeconds: 5},
-			VolumeMounts:   []corev1.VolumeMount{{Name: "config", MountPath: "/etc/" + name}, {Name: "scratch", MountPath: "/tmp"}},
+			ReadinessProbe: &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{
+				Exec: &corev1.ExecAction{Command: []string{"/bin/ready", "--timeout=1s"}},
+			}},
+			VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/" + name},
+				{Name: "scratch", MountPath: "/tmp"}},
 		}
 	}
 	no := false
@@ -122,17 +128,22 @@ func (s sizes) pod(i int) *corev1.Pod {
 				"app.kubernetes.io/name": fmt.Sprintf("app-%d", i%s.labels()), "app.kubernetes.io/instance": "production",
 				"app.kubernetes.io/component": "web", "pod-template-hash": "7d4b9c6f5",
 			},
-			Annotations: map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "checksum/config": strings.Repeat("0123456789abcdef", 4)},
+			Annotations: map[string]string{"prometheus.io/scrape": "true", "prometheus.io/port": "8080",
+				"checksum/config": strings.Repeat("0123456789abcdef", 4)},
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                     fmt.Sprintf("node-%d", i%s.Nodes),
 			AutomountServiceAccountToken: &no,
 			Containers:                   []corev1.Container{container("server"), container("proxy")},
 			Volumes: []corev1.Volume{
-				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "web"}}}},
+				{Name: "config",
+					VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: "web"},
+					}}},
 				{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 			},
-			Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
+			Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoExecute}},
 		},
 	}
 }
@@ -142,7 +153,8 @@ func (s sizes) labels() int { return max(1, s.Pods/podsPerLabel) }
 
 // mergePatch is a merge patch of a Pod's status.
 func mergePatch(n int, message string) []byte {
-	return fmt.Appendf(nil, `{"status":{"phase":"Running","message":%q,"podIP":"10.1.%d.%d"}}`, message, n/250%250, n%250+1)
+	return fmt.Appendf(nil, `{"status":{"phase":"Running","message":%q,"podIP":"10.1.%d.%d"}}`, message, n/250%250,
+		n%250+1)
 }
 
 // strategicPatch is a kubelet's patch of a Pod's status.

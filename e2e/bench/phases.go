@@ -42,11 +42,13 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	for _, f := range listRepresentations {
 		phases = append(phases, b.firstListAfterStart(f))
 	}
-	return append(phases, b.repeated(func() []phase { return []phase{b.startAgain("ready after a crash", (*target).crash)} })...), nil
+	return append(phases, b.repeated(func() []phase {
+		return []phase{b.startAgain("ready after a crash", (*target).crash)}
+	})...), nil
 }
 
-// freshPhases measure the first minute of a cluster: PostgreSQL has no statistics then, and keeps the plans that it made
-// while the tables were empty.
+// freshPhases measure the first minute of a cluster: PostgreSQL has no statistics then, and keeps the plans that it
+// made while the tables were empty.
 func (b *bench) freshPhases(context.Context) ([]phase, error) {
 	return []phase{
 		b.setUp(), b.createConfigMaps(clients), b.createPodsUpTo(b.Pods/2, 0), b.createPodsUpTo(b.Pods, 1),
@@ -56,7 +58,9 @@ func (b *bench) freshPhases(context.Context) ([]phase, error) {
 
 // sendLoad runs a load and records its rate, its latency, and the processor time of a
 // request.
-func (b *bench) sendLoad(ctx context.Context, t *target, name string, l closedLoop, send func(ctx context.Context, client, n int) error) (load, error) {
+func (b *bench) sendLoad(
+	ctx context.Context, t *target, name string, l closedLoop, send func(ctx context.Context, client, n int) error,
+) (load, error) {
 	before, storeBefore, err := t.used()
 	if err != nil {
 		return load{}, err
@@ -152,13 +156,14 @@ func (b *bench) createConfigMaps(clients int) phase {
 		name = "create ConfigMap, 1 client"
 	}
 	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
-		done, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period, first: t.maps}, func(ctx context.Context, _, n int) error {
-			body, err := encode(configMap(fmt.Sprintf("map-%d", n)), jsonType)
-			if err != nil {
-				return err
-			}
-			return t.admin.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/configmaps", body)
-		})
+		done, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period, first: t.maps},
+			func(ctx context.Context, _, n int) error {
+				body, err := encode(configMap(fmt.Sprintf("map-%d", n)), jsonType)
+				if err != nil {
+					return err
+				}
+				return t.admin.create(ctx, "/api/v1/namespaces/"+namespaceName(n)+"/configmaps", body)
+			})
 		t.maps += done.requests + clients
 		return err
 	}}
@@ -167,10 +172,12 @@ func (b *bench) createConfigMaps(clients int) phase {
 func (b *bench) getPods(f representation, by user) phase {
 	name := fmt.Sprintf("get Pod, %s, %d clients%s", f.name, clients, by.suffix)
 	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
-		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period}, func(ctx context.Context, _, _ int) error {
-			_, err := by.client(t).send(ctx, request{method: http.MethodGet, path: podPath(rand.IntN(b.Pods)), accept: f.accept})
-			return err
-		})
+		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period},
+			func(ctx context.Context, _, _ int) error {
+				_, err := by.client(t).send(ctx,
+					request{method: http.MethodGet, path: podPath(rand.IntN(b.Pods)), accept: f.accept})
+				return err
+			})
 		return err
 	}}
 }
@@ -189,7 +196,8 @@ func (b *bench) updateLeases(by user) phase {
 			if t.server == nil {
 				continue
 			}
-			body, err := by.client(t).read(ctx, request{method: http.MethodGet, path: leasesPath + "/" + leaseName(i), accept: protobufType})
+			body, err := by.client(t).read(ctx,
+				request{method: http.MethodGet, path: leasesPath + "/" + leaseName(i), accept: protobufType})
 			if err != nil {
 				return err
 			}
@@ -197,20 +205,23 @@ func (b *bench) updateLeases(by user) phase {
 				return err
 			}
 		}
-		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period}, func(ctx context.Context, client, _ int) error {
-			l := leases[client]
-			l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-			body, err := encode(l, protobufType)
-			if err != nil {
-				return err
-			}
-			answer, err := by.client(t).read(ctx, request{method: http.MethodPut, path: leasesPath + "/" + l.Name, accept: protobufType, contentType: protobufType, body: body})
-			if err != nil || t.server == nil {
-				return err
-			}
-			*l = coordinationv1.Lease{}
-			return decodeInto(answer, l)
-		})
+		_, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, period: b.Period},
+			func(ctx context.Context, client, _ int) error {
+				l := leases[client]
+				l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+				body, err := encode(l, protobufType)
+				if err != nil {
+					return err
+				}
+				answer, err := by.client(t).read(ctx,
+					request{method: http.MethodPut, path: leasesPath + "/" + l.Name, accept: protobufType, contentType: protobufType,
+						body: body})
+				if err != nil || t.server == nil {
+					return err
+				}
+				*l = coordinationv1.Lease{}
+				return decodeInto(answer, l)
+			})
 		return err
 	}}
 }

@@ -20,15 +20,22 @@ var (
 		onPostgres: color.RGBA{R: 0x2c, G: 0xa0, B: 0x2c, A: 0xff},
 		stock:      color.RGBA{R: 0xd6, G: 0x27, B: 0x28, A: 0xff},
 	}
-	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.CrossGlyph{}, draw.RingGlyph{}}
+	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.CrossGlyph{},
+		draw.RingGlyph{}}
 	dashes = [][]vg.Length{nil, {6, 3}, {2, 2}, {8, 3, 2, 3}, {1, 3}}
 )
 
 // writePlots plots latency and memory against the number of objects.
 func writePlots(r *results, dir string) error {
 	return errors.Join(
-		writePlot(r, filepath.Join(dir, "performance-latency.svg"), "Latency over the number of Pods", "ms", func(s *series) bool { return s.Unit == "ms" }),
-		writePlot(r, filepath.Join(dir, "performance-memory.svg"), "Memory over the number of Pods", "MB", func(s *series) bool { return s.Unit == "MB" }),
+		writePlot(r, filepath.Join(dir, "performance-latency.svg"), "Latency over the number of Pods", "ms",
+			func(s *series) bool {
+				return s.Unit == "ms"
+			}),
+		writePlot(r, filepath.Join(dir, "performance-memory.svg"), "Memory over the number of Pods", "MB",
+			func(s *series) bool {
+				return s.Unit == "MB"
+			}),
 	)
 }
 

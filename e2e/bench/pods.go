@@ -47,13 +47,14 @@ func (b *bench) createPodsUpTo(most, kind int) phase {
 			}
 			bodies[i] = body
 		}
-		done, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, first: first, requests: len(bodies)}, func(ctx context.Context, _, n int) error {
-			_, err := k.by.client(t).send(ctx, request{
-				method: http.MethodPost, path: "/api/v1/namespaces/" + namespaceName(n) + "/pods",
-				contentType: k.mediaType, accept: k.mediaType, body: bodies[n-first], want: http.StatusCreated,
+		done, err := b.sendLoad(ctx, t, name, closedLoop{clients: clients, first: first, requests: len(bodies)},
+			func(ctx context.Context, _, n int) error {
+				_, err := k.by.client(t).send(ctx, request{
+					method: http.MethodPost, path: "/api/v1/namespaces/" + namespaceName(n) + "/pods",
+					contentType: k.mediaType, accept: k.mediaType, body: bodies[n-first], want: http.StatusCreated,
+				})
+				return err
 			})
-			return err
-		})
 		t.pods += done.requests
 		b.plot("create Pod, "+fmt.Sprint(clients)+" clients", "/s", t.name, t.pods, done.perSecond())
 		return err
@@ -78,9 +79,10 @@ func (b *bench) changeEverything() []phase {
 	var phases []phase
 	for i, f := range []representation{asJSON, asProtobuf, asTable, asMetadataProtobuf} {
 		name := "first list of all Pods after a change of everything, " + f.name
-		phases = append(phases, b.patchPods(i, 0), b.patchPods(i, 1), phase{name: name, run: func(ctx context.Context, t *target) error {
-			return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)
-		}})
+		phases = append(phases, b.patchPods(i, 0), b.patchPods(i, 1),
+			phase{name: name, run: func(ctx context.Context, t *target) error {
+				return b.measureList(ctx, t, name, request{accept: f.accept, path: podsPath("", "")}, 1)
+			}})
 	}
 	return phases
 }
@@ -94,7 +96,9 @@ func (b *bench) patchPods(kind, half int) phase {
 		t.patches++
 		message := fmt.Sprintf("patch %d", t.patches)
 		_, err := b.sendLoad(ctx, t, name, l, func(ctx context.Context, _, n int) error {
-			_, err := k.by.client(t).send(ctx, request{method: http.MethodPatch, path: podPath(n) + "/status", contentType: k.contentType, body: k.body(n, message)})
+			_, err := k.by.client(t).send(ctx,
+				request{method: http.MethodPatch, path: podPath(n) + "/status", contentType: k.contentType,
+					body: k.body(n, message)})
 			return err
 		})
 		return err

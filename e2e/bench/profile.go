@@ -26,11 +26,13 @@ func (b *bench) profiled(ctx context.Context, s suite, p phase, t *target) error
 	var cpu error
 	var done sync.WaitGroup
 	done.Go(func() {
-		cpu = c.save(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(b.Period.Seconds()))), filepath.Join(dir, name+".cpu"))
+		cpu = c.save(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(b.Period.Seconds()))),
+			filepath.Join(dir, name+".cpu"))
 	})
 	err := p.run(ctx, t)
 	done.Wait()
-	if strings.Contains(p.name, "restart") || strings.Contains(p.name, "crash") || strings.Contains(p.name, "after a start") {
+	if strings.Contains(p.name, "restart") || strings.Contains(p.name, "crash") ||
+		strings.Contains(p.name, "after a start") {
 		cpu = nil // the server was restarted or stopped meanwhile
 	}
 	_ = t.admin.save(ctx, "/metrics", filepath.Join(dir, name+".metrics"))

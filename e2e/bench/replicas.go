@@ -46,10 +46,12 @@ func (b *bench) startReplicas(ctx context.Context, first *target) ([]*target, er
 	all := []*target{first}
 	for i := 1; i < replicaCount; i++ {
 		dir := filepath.Join(b.dir, fmt.Sprintf("replica-%d", i))
-		if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(filepath.Join(filepath.Dir(first.server.Kubeconfig), "pki"))); err != nil {
+		if err := os.CopyFS(filepath.Join(dir, "pki"),
+			os.DirFS(filepath.Join(filepath.Dir(first.server.Kubeconfig), "pki"))); err != nil {
 			return nil, err
 		}
-		t := &target{name: first.name, start: servers.Byre{Dir: dir, Endpoint: b.endpoint, Args: []string{withoutServiceAccounts}}.Start}
+		t := &target{name: first.name,
+			start: servers.Byre{Dir: dir, Endpoint: b.endpoint, Args: []string{withoutServiceAccounts}}.Start}
 		b.stops = append(b.stops, t.stop)
 		if err := t.open(ctx); err != nil {
 			return nil, err
@@ -65,13 +67,14 @@ func (b *bench) measureReplicas(ctx context.Context, t *target, all []*target) e
 		if n == 1 {
 			name = fmt.Sprintf("create ConfigMap, %d clients, 1 replica of %d", clients, len(all))
 		}
-		done, err := closedLoop{clients: clients, period: 2 * b.Period, first: t.maps}.run(ctx, func(ctx context.Context, client, i int) error {
-			body, err := encode(configMap(fmt.Sprintf("map-%d", i)), jsonType)
-			if err != nil {
-				return err
-			}
-			return all[client%n].admin.create(ctx, "/api/v1/namespaces/"+namespaceName(i)+"/configmaps", body)
-		})
+		done, err := closedLoop{clients: clients, period: 2 * b.Period, first: t.maps}.run(ctx,
+			func(ctx context.Context, client, i int) error {
+				body, err := encode(configMap(fmt.Sprintf("map-%d", i)), jsonType)
+				if err != nil {
+					return err
+				}
+				return all[client%n].admin.create(ctx, "/api/v1/namespaces/"+namespaceName(i)+"/configmaps", body)
+			})
 		if err != nil {
 			return err
 		}
@@ -101,11 +104,13 @@ func (b *bench) propagation(ctx context.Context, t, to, from *target) ([]time.Du
 	first := t.maps
 	t.maps += events
 	err = openLoop(ctx, eventsPerSecond, events, func(ctx context.Context, n int) error {
-		body, err := encode(configMap(fmt.Sprintf("map-%d-%s%0*d", first+n, sentMark, sentDigits, time.Now().UnixNano())), jsonType)
+		body, err := encode(configMap(fmt.Sprintf("map-%d-%s%0*d", first+n, sentMark, sentDigits, time.Now().UnixNano())),
+			jsonType)
 		if err != nil {
 			return err
 		}
-		_, err = to.admin.send(ctx, request{method: http.MethodPost, path: path, contentType: jsonType, body: body, want: http.StatusCreated})
+		_, err = to.admin.send(ctx,
+			request{method: http.MethodPost, path: path, contentType: jsonType, body: body, want: http.StatusCreated})
 		return err
 	})
 	if err != nil {

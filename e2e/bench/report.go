@@ -9,7 +9,8 @@ import (
 
 // tables returns all tables by name.
 func tables(r *results) map[string]string {
-	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore), "costs": table(r, isCost)}
+	all := map[string]string{"goals": goalTable(r), "run": runLine(r), "store": table(r, isOfStore),
+		"costs": table(r, isCost)}
 	for _, s := range suiteNames() {
 		all[s] = table(r, func(m *measurement) bool { return m.Suite == s && !isOfStore(m) })
 	}
@@ -34,7 +35,8 @@ func isOfStore(m *measurement) bool { return strings.HasSuffix(m.Name, " of the 
 // runLine says what was measured and on which machine.
 func runLine(r *results) string {
 	version, _, _ := strings.Cut(r.Version, "\n")
-	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), version, r.Machine.OS, r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
+	return fmt.Sprintf("%s, %s; %s/%s, %d processors, %s.\n", r.Started.Format("2006-01-02"), version, r.Machine.OS,
+		r.Machine.Arch, r.Machine.CPUs, r.Machine.Go)
 }
 
 // allTables returns every table under its name.

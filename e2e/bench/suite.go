@@ -102,9 +102,11 @@ type sizes struct {
 }
 
 func standardSizes(o options) sizes {
-	s := sizes{Pods: 10_000, Nodes: 100, Period: 2 * time.Second, Lists: 3, Rounds: 3, Settle: 8 * time.Second, Watchers: 200, Definitions: 200, Wear: 3 * time.Minute}
+	s := sizes{Pods: 10_000, Nodes: 100, Period: 2 * time.Second, Lists: 3, Rounds: 3, Settle: 8 * time.Second,
+		Watchers: 200, Definitions: 200, Wear: 3 * time.Minute}
 	if o.short {
-		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Watchers: 50, Definitions: 10, Wear: 20 * time.Second}
+		s = sizes{Pods: 1_000, Nodes: 10, Period: 500 * time.Millisecond, Lists: 1, Rounds: 1, Settle: 2 * time.Second,
+			Watchers: 50, Definitions: 10, Wear: 20 * time.Second}
 	}
 	return s.override(o, false)
 }
@@ -118,7 +120,8 @@ func freshSizes(o options) sizes {
 }
 
 func largeSizes(o options) sizes {
-	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second, Unread: 6 * time.Minute, Definitions: 1_000}
+	s := sizes{Pods: 100_000, Nodes: 4_000, Period: 4 * time.Second, Lists: 1, Rounds: 2, Settle: 8 * time.Second,
+		Unread: 6 * time.Minute, Definitions: 1_000}
 	if o.short {
 		s = sizes{Pods: 5_000, Nodes: 200, Period: time.Second, Lists: 1, Rounds: 1, Settle: 2 * time.Second, Definitions: 10}
 	}

@@ -22,7 +22,9 @@ type syncCounter struct {
 // countSyncs begins to count. It counts nothing without strace or without the right to use
 // it.
 func countSyncs(pid int, file string) *syncCounter {
-	c := &syncCounter{file: file, cmd: exec.Command("strace", "-f", "-qq", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", file, "-p", strconv.Itoa(pid))}
+	c := &syncCounter{file: file,
+		cmd: exec.Command("strace", "-f", "-qq", "-e", "trace=fsync,fdatasync,sync_file_range", "-o", file, "-p",
+			strconv.Itoa(pid))}
 	if err := c.cmd.Start(); err != nil {
 		c.cmd = nil
 	}
@@ -57,5 +59,6 @@ func (c *syncCounter) count() (int64, error) {
 	}
 	// strace prints a call that another thread's call interrupts on two lines; the second
 	// one has "resumed".
-	return int64(strings.Count(string(text), "sync(") + strings.Count(string(text), "sync_file_range(")), errors.Join(os.Remove(c.file))
+	return int64(strings.Count(string(text), "sync(") + strings.Count(string(text), "sync_file_range(")),
+		errors.Join(os.Remove(c.file))
 }

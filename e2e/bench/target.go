@@ -51,7 +51,8 @@ func dialer() *net.Dialer { return &net.Dialer{KeepAlive: 30 * time.Second} }
 const withoutServiceAccounts = "--disable-admission-plugins=ServiceAccount"
 
 func byreTarget(name, dir, endpoint string, cluster *pgtest.Cluster) *target {
-	t := &target{name: name, start: servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start}
+	t := &target{name: name,
+		start: servers.Byre{Dir: filepath.Join(dir, name), Endpoint: endpoint, Args: []string{withoutServiceAccounts}}.Start}
 	if cluster != nil {
 		t.storeUsage = func() (servers.Usage, error) {
 			pid, err := cluster.PID()
@@ -66,7 +67,8 @@ func byreTarget(name, dir, endpoint string, cluster *pgtest.Cluster) *target {
 
 func stockTarget(dir string, aggregates bool) *target {
 	t := &target{name: stock}
-	t.start = servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts}, Aggregates: aggregates}.Start
+	t.start = servers.Stock{Dir: filepath.Join(dir, "stock"), Args: []string{withoutServiceAccounts},
+		Aggregates: aggregates}.Start
 	t.storeUsage = func() (servers.Usage, error) { return t.server.Beside[0].Usage() }
 	return t
 }

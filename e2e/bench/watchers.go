@@ -38,7 +38,9 @@ func (b *bench) watchPods(f representation) phase {
 		patches := func() error {
 			return openLoop(ctx, eventsPerSecond, events, func(ctx context.Context, n int) error {
 				message := fmt.Sprintf("%s%0*d", sentMark, sentDigits, time.Now().UnixNano())
-				_, err := t.admin.send(ctx, request{method: http.MethodPatch, path: podPath(n%b.Pods) + "/status", contentType: mergePatchType, body: mergePatch(n, message)})
+				_, err := t.admin.send(ctx,
+					request{method: http.MethodPatch, path: podPath(n%b.Pods) + "/status", contentType: mergePatchType,
+						body: mergePatch(n, message)})
 				return err
 			})
 		}
@@ -52,7 +54,8 @@ func (b *bench) watchPods(f representation) phase {
 				return err
 			}
 		}
-		group, err := startWatchers(ctx, t.admin, b.Watchers, events, request{accept: f.accept, path: "/api/v1/pods?watch=1&resourceVersion=" + revision})
+		group, err := startWatchers(ctx, t.admin, b.Watchers, events,
+			request{accept: f.accept, path: "/api/v1/pods?watch=1&resourceVersion=" + revision})
 		if err != nil {
 			return err
 		}

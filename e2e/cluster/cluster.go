@@ -66,8 +66,10 @@ var (
 // single are kinds of which Fill creates no copies: each object slows every request, or makes
 // the server refuse other objects, or its name says what its signer is.
 var single = []string{
-	"Namespace", "ResourceQuota", "LimitRange", "FlowSchema", "PriorityLevelConfiguration", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "Service", "Endpoints", "ClusterTrustBundle",
+	"Namespace", "ResourceQuota", "LimitRange", "FlowSchema", "PriorityLevelConfiguration", "MutatingWebhookConfiguration",
+	"ValidatingWebhookConfiguration",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy",
+	"MutatingAdmissionPolicyBinding", "Service", "Endpoints", "ClusterTrustBundle",
 }
 
 // Fill creates about n objects of all kinds, in the namespaces "shop" and "office", and
@@ -274,7 +276,8 @@ func Compare(t *testing.T, before, after map[string]*unstructured.Unstructured, 
 		}
 	}
 	for path := range after {
-		if r, err := strconv.ParseInt(after[path].GetResourceVersion(), 10, 64); before[path] == nil && (err != nil || r <= revision) {
+		if r, err := strconv.ParseInt(after[path].GetResourceVersion(), 10, 64); before[path] == nil &&
+			(err != nil || r <= revision) {
 			t.Errorf("%s was not there before", path)
 		}
 	}
@@ -294,7 +297,8 @@ func isIdentity(o *unstructured.Unstructured) bool {
 // status.
 func isOurs(o *unstructured.Unstructured) bool {
 	if slices.Contains([]string{
-		"FlowSchema", "PriorityLevelConfiguration", "APIService", "CustomResourceDefinition", "ServiceCIDR", "ResourceQuota", "ValidatingAdmissionPolicy",
+		"FlowSchema", "PriorityLevelConfiguration", "APIService", "CustomResourceDefinition", "ServiceCIDR", "ResourceQuota",
+		"ValidatingAdmissionPolicy",
 	}, o.GetKind()) {
 		return false
 	}

@@ -98,7 +98,8 @@ func startCluster(t *testing.T, endpoint string) *servers.Server {
 		t.Fatal(err)
 	}
 	for i := range nodes {
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), node(fmt.Sprintf("node-%d", i)), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), node(fmt.Sprintf("node-%d", i)),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -163,12 +163,13 @@ func TestConsole_PagesFitAndLoadNothingElse(t *testing.T) {
 	b := startBrowser(t, openConsole(t, server.Kubeconfig))
 	for _, scheme := range []string{"light", "dark"} {
 		for _, size := range []struct{ width, height int64 }{{390, 844}, {1280, 800}} {
-			b.do(chromedp.EmulateViewport(size.width, size.height), chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-				_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-				})
-				return err
-			}))
+			b.do(chromedp.EmulateViewport(size.width, size.height),
+				chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+					_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+						Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+					})
+					return err
+				}))
 			for _, p := range pages {
 				b.do(chromedp.Navigate(b.first+p.path), chromedp.WaitReady("main"))
 				overflow := evaluate[int](b, `document.documentElement.scrollWidth - window.innerWidth`)
@@ -237,7 +238,8 @@ func TestConsole_RowsAreLive(t *testing.T) {
 
 func startByre(t *testing.T) *servers.Server {
 	t.Helper()
-	s, err := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"), Args: []string{"--console", "--with-controller-manager"}}.Start(t.Context())
+	s, err := servers.Byre{Dir: filepath.Join(t.TempDir(), "data"),
+		Args: []string{"--console", "--with-controller-manager"}}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

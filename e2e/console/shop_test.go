@@ -41,7 +41,8 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 			Replicas: new(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example.com/shop/" + name + ":1.4.2"}}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main",
+					Image: "registry.example.com/shop/" + name + ":1.4.2"}}},
 			},
 		},
 	}
@@ -58,8 +59,10 @@ func fillShop(t *testing.T, server *servers.Server) {
 			t.Fatal(err)
 		}
 	}
-	must(alice.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}))
-	for name, replicas := range map[string]int32{"web": 2, "search": 3, "mail": 1, "a-deployment-with-a-name-as-long-as-those-of-some-tools-are": 1} {
+	must(alice.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
+		metav1.CreateOptions{}))
+	for name, replicas := range map[string]int32{"web": 2, "search": 3, "mail": 1,
+		"a-deployment-with-a-name-as-long-as-those-of-some-tools-are": 1} {
 		must(alice.AppsV1().Deployments("shop").Create(t.Context(), deployment(name, replicas), metav1.CreateOptions{}))
 	}
 	for _, name := range []string{"settings", "limits", "<script>alert(1)<script>"} {
@@ -67,10 +70,16 @@ func fillShop(t *testing.T, server *servers.Server) {
 			must(alice.RbacV1().ClusterRoles().Create(t.Context(), clusterRole(name), metav1.CreateOptions{}))
 			continue
 		}
-		must(alice.CoreV1().ConfigMaps("shop").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"rate": "20"}}, metav1.CreateOptions{}))
+		must(alice.CoreV1().ConfigMaps("shop").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"rate": "20"}},
+			metav1.CreateOptions{}))
 	}
-	must(bob.AppsV1().Deployments("shop").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":4,"template":{"spec":{"priorityClassName":"system-node-critical"}}}}`), metav1.PatchOptions{FieldManager: "kubectl"}))
-	must(bob.AppsV1().Deployments("shop").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"metadata":{"annotations":{"note":"<img src=x onerror=alert(1)>"}}}`), metav1.PatchOptions{FieldManager: "kubectl"}))
+	must(bob.AppsV1().Deployments("shop").Patch(t.Context(), "web", types.MergePatchType,
+		[]byte(`{"spec":{"replicas":4,"template":{"spec":{"priorityClassName":"system-node-critical"}}}}`),
+		metav1.PatchOptions{FieldManager: "kubectl"}))
+	must(bob.AppsV1().Deployments("shop").Patch(t.Context(), "web", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"note":"<img src=x onerror=alert(1)>"}}}`),
+		metav1.PatchOptions{FieldManager: "kubectl"}))
 	must(nil, bob.CoreV1().ConfigMaps("shop").Delete(t.Context(), "limits", metav1.DeleteOptions{}))
 	must(nil, bob.AppsV1().Deployments("shop").Delete(t.Context(), "mail", metav1.DeleteOptions{}))
 	storetest.EventuallyDone(t, "the Deployments have Pods", func(ctx context.Context) (bool, error) {

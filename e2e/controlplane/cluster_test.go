@@ -158,7 +158,8 @@ func (r *replica) start(t *testing.T) {
 
 // election are flags that lengthen the leaders' Leases: with the defaults a leader that
 // cannot renew its Lease for ten seconds exits, which happens on a loaded machine.
-var election = []string{"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s", "--leader-elect-retry-period=1s"}
+var election = []string{"--leader-elect-lease-duration=90s", "--leader-elect-renew-deadline=80s",
+	"--leader-elect-retry-period=1s"}
 
 func (c *cluster) startComponents(t *testing.T, dir string) {
 	t.Helper()
@@ -185,14 +186,16 @@ func (c *cluster) startComponents(t *testing.T, dir string) {
 	}
 	kwok, err := servers.Kwok{Dir: dir, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())
 	start("kwok", kwok, err)
-	lost, err := servers.Kwok{Dir: filepath.Join(dir, lostNode), Nodes: lostNode, Kubeconfig: c.server.Kubeconfig, Address: "127.0.0.1"}.Start(t.Context())
+	lost, err := servers.Kwok{Dir: filepath.Join(dir, lostNode), Nodes: lostNode, Kubeconfig: c.server.Kubeconfig,
+		Address: "127.0.0.1"}.Start(t.Context())
 	c.lost = keep(lost, err)
 }
 
 func (c *cluster) createNode(t *testing.T, name, kept, processors string, isTainted bool) {
 	t.Helper()
 	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse(processors), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("1000"),
+		corev1.ResourceCPU: resource.MustParse(processors), corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourcePods: resource.MustParse("1000"),
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -225,7 +228,8 @@ func (c *cluster) namespace(t *testing.T, name string) {
 // kubectl runs kubectl, which must succeed, and returns what it prints.
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	args = append([]string{"--kubeconfig", c.server.Kubeconfig, "--cache-dir", filepath.Join(t.TempDir(), "cache")}, args...)
+	args = append([]string{"--kubeconfig", c.server.Kubeconfig, "--cache-dir", filepath.Join(t.TempDir(), "cache")},
+		args...)
 	cmd := exec.CommandContext(t.Context(), kubectlPath, args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

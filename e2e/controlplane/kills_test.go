@@ -87,7 +87,8 @@ func startWriter(t *testing.T, c *cluster, namespace string) *writer {
 			name := fmt.Sprintf("written-%d", i)
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			// A write fails if its server is killed meanwhile.
-			if _, err := c.client.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+			if _, err := c.client.CoreV1().ConfigMaps(namespace).Create(ctx, cm, metav1.CreateOptions{}); err == nil ||
+				apierrors.IsAlreadyExists(err) {
 				w.names = append(w.names, name)
 			}
 		}

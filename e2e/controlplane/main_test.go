@@ -14,12 +14,14 @@ import (
 var (
 	rolloutPods = flag.Int("pods", 20, "how many Pods the Deployment has that is rolled out while servers are killed")
 	kills       = flag.Int("kills", 1, "how often each server is killed")
-	inProcess   = flag.Bool("in-process", false, "run the scheduler and the controllers in byre's processes instead of beside them")
+	inProcess   = flag.Bool("in-process", false,
+		"run the scheduler and the controllers in byre's processes instead of beside them")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler, programs.Kwok))
+	os.Exit(programs.Main(m, programs.Byre, programs.Kubectl, programs.ControllerManager, programs.Scheduler,
+		programs.Kwok))
 }
 
 // checkNotFound returns nil if err, the error of a read, says that the object does not exist,

@@ -47,18 +47,22 @@ func (m *metricsAPI) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case strings.TrimSuffix(req.URL.Path, "/") == metricsPath:
 		answer(metav1.APIResourceList{
 			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "metrics.k8s.io/v1beta1",
-			APIResources: []metav1.APIResource{{Name: "pods", Namespaced: true, Kind: "PodMetrics", Verbs: metav1.Verbs{"get", "list"}}},
+			APIResources: []metav1.APIResource{{Name: "pods", Namespaced: true, Kind: "PodMetrics",
+				Verbs: metav1.Verbs{"get", "list"}}},
 		})
 	case isList && strings.HasSuffix(req.URL.Path, "/pods"):
-		pods, err := m.cluster.client.CoreV1().Pods(namespace).List(req.Context(), metav1.ListOptions{LabelSelector: req.URL.Query().Get("labelSelector")})
+		pods, err := m.cluster.client.CoreV1().Pods(namespace).List(req.Context(),
+			metav1.ListOptions{LabelSelector: req.URL.Query().Get("labelSelector")})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		list := metricsv1beta1.PodMetricsList{TypeMeta: metav1.TypeMeta{Kind: "PodMetricsList", APIVersion: "metrics.k8s.io/v1beta1"}}
+		list := metricsv1beta1.PodMetricsList{TypeMeta: metav1.TypeMeta{Kind: "PodMetricsList",
+			APIVersion: "metrics.k8s.io/v1beta1"}}
 		for _, pod := range pods.Items {
 			list.Items = append(list.Items, metricsv1beta1.PodMetrics{
-				ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}, Timestamp: metav1.Now(), Window: metav1.Duration{Duration: time.Millisecond},
+				ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}, Timestamp: metav1.Now(),
+				Window: metav1.Duration{Duration: time.Millisecond},
 				Containers: []metricsv1beta1.ContainerMetrics{{Name: "web", Usage: corev1.ResourceList{
 					corev1.ResourceCPU: *resource.NewMilliQuantity(m.milliCPU.Load(), resource.DecimalSI),
 				}}},
@@ -78,18 +82,25 @@ func testAutoscaling(t *testing.T, c *cluster) {
 	metrics.milliCPU.Store(200)
 	c.registerMetrics(t, ns, metrics)
 	d := deployment(1)
-	d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(
+		"100m")}
 	c.createDeployment(t, ns, d)
-	scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web", APIVersion: "apps/v1"},
-		MinReplicas:    new(int32(1)), MaxReplicas: 4,
-		// By default it waits five minutes before it scales down.
-		Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(0))}},
-		Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-			Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(50))},
-		}}},
-	}}
-	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(ns).Create(t.Context(), scaler, metav1.CreateOptions{}); err != nil {
+	scaler := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web", APIVersion: "apps/v1"},
+			MinReplicas:    new(int32(1)), MaxReplicas: 4,
+			// By default it waits five minutes before it scales down.
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
+				ScaleDown: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(0))},
+			},
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricSource{
+					Name:   corev1.ResourceCPU,
+					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(50))},
+				}}},
+		}}
+	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(ns).Create(t.Context(), scaler,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitRollout(t, ns, firstImage, 4)
@@ -119,7 +130,8 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}
 	if _, err := c.client.CoreV1().Services(namespace).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +139,11 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 		ObjectMeta:  metav1.ObjectMeta{Name: "metrics", Labels: map[string]string{discoveryv1.LabelServiceName: "metrics"}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(port))}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
 	}
-	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
+	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Create(t.Context(), slice,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	aggregator, err := aggregatorclient.NewForConfig(c.server.Config(servers.AdminToken))
@@ -140,15 +154,17 @@ func (c *cluster) registerMetrics(t *testing.T, namespace string, handler http.H
 	_, err = services.Create(t.Context(), &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1beta1.metrics.k8s.io"},
 		Spec: apiregistrationv1.APIServiceSpec{
-			Group: "metrics.k8s.io", Version: "v1beta1", GroupPriorityMinimum: 100, VersionPriority: 100, InsecureSkipTLSVerify: true,
-			Service: &apiregistrationv1.ServiceReference{Namespace: namespace, Name: "metrics"},
+			Group: "metrics.k8s.io", Version: "v1beta1", GroupPriorityMinimum: 100, VersionPriority: 100,
+			InsecureSkipTLSVerify: true,
+			Service:               &apiregistrationv1.ServiceReference{Namespace: namespace, Name: "metrics"},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := services.Delete(context.WithoutCancel(t.Context()), "v1beta1.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {
+		if err := services.Delete(context.WithoutCancel(t.Context()), "v1beta1.metrics.k8s.io",
+			metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

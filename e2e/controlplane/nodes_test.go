@@ -28,7 +28,8 @@ func testEviction(t *testing.T, c *cluster) {
 	budgets := c.client.PolicyV1().PodDisruptionBudgets(ns)
 	_, err := budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: labels}},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least,
+			Selector: &metav1.LabelSelector{MatchLabels: labels}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,8 @@ func testEviction(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	evict := func() error {
-		return c.client.CoreV1().Pods(ns).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pods.Items[0].Name, Namespace: ns}})
+		return c.client.CoreV1().Pods(ns).EvictV1(t.Context(),
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pods.Items[0].Name, Namespace: ns}})
 	}
 	if err := evict(); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("an eviction that the budget does not allow ends with: %v", err)
@@ -73,17 +75,21 @@ func testLostNode(t *testing.T, c *cluster) {
 	c.namespace(t, ns)
 	d := deployment(2)
 	d.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: nodeLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{lostNode}}},
-		}}},
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
+			Preference: corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: nodeLabel, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{lostNode}}},
+			}}},
 	}}
 	d.Spec.Template.Spec.Tolerations = []corev1.Toleration{
 		tolerationOf(lostNode),
-		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: new(int64(1))},
 	}
 	c.createDeployment(t, ns, d)
 	c.awaitRollout(t, ns, firstImage, 2)
-	pods, err := c.client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + lostNode})
+	pods, err := c.client.CoreV1().Pods(ns).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + lostNode})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +145,8 @@ func testPreemption(t *testing.T, c *cluster) {
 		{ObjectMeta: metav1.ObjectMeta{Name: "unimportant"}, Value: 1},
 		{ObjectMeta: metav1.ObjectMeta{Name: "important"}, Value: 1000},
 	} {
-		if _, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.SchedulingV1().PriorityClasses().Create(t.Context(), class,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,7 +159,8 @@ func testPreemption(t *testing.T, c *cluster) {
 		spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		// The admission plugin reads its classes from a cache.
 		storetest.EventuallySucceeds(t, "the Pod "+name+" is accepted", func() error {
-			_, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+			_, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+				metav1.CreateOptions{})
 			return err
 		})
 	}
@@ -186,7 +194,8 @@ func testQuota(t *testing.T, c *cluster) {
 	limit := func(pods string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourcePods: resource.MustParse(pods)}
 	}
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: corev1.ResourceQuotaSpec{Hard: limit("2")}}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec: corev1.ResourceQuotaSpec{Hard: limit("2")}}
 	if _, err := quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +219,8 @@ func testQuota(t *testing.T, c *cluster) {
 			return err
 		}
 		for _, set := range sets.Items {
-			if set.Status.AvailableReplicas == 2 && len(set.Status.Conditions) == 1 && set.Status.Conditions[0].Reason == "FailedCreate" {
+			if set.Status.AvailableReplicas == 2 && len(set.Status.Conditions) == 1 &&
+				set.Status.Conditions[0].Reason == "FailedCreate" {
 				return nil
 			}
 		}

@@ -16,7 +16,8 @@ import (
 // one, all of one name.
 func (c *cluster) createVolume(t *testing.T, namespace, name string, mode storagev1.VolumeBindingMode) {
 	t.Helper()
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &mode}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &mode}
 	if _, err := c.client.StorageV1().StorageClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +30,12 @@ func (c *cluster) createVolume(t *testing.T, namespace, name string, mode storag
 	if _, err := c.client.CoreV1().PersistentVolumes().Create(t.Context(), volume, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: modes, StorageClassName: &name, Resources: corev1.VolumeResourceRequirements{Requests: size},
-	}}
-	if _, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, StorageClassName: &name, Resources: corev1.VolumeResourceRequirements{Requests: size},
+		}}
+	if _, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), claim,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -45,7 +48,8 @@ func testClaims(t *testing.T, c *cluster) {
 	c.createVolume(t, ns, "at-once", storagev1.VolumeBindingImmediate)
 	c.createVolume(t, ns, "when-needed", storagev1.VolumeBindingWaitForFirstConsumer)
 	spec := podSpec()
-	spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "when-needed"}}}}
+	spec.Volumes = []corev1.Volume{{Name: "data",
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "when-needed"}}}}
 	isBound := func(name string) {
 		t.Helper()
 		storetest.EventuallySucceeds(t, "the claim "+name+" is bound", func() error {
@@ -61,7 +65,8 @@ func testClaims(t *testing.T, c *cluster) {
 	if err != nil || claim.Status.Phase == corev1.ClaimBound {
 		t.Errorf("the claim that nothing needs is %s, %v", claim.Status.Phase, err)
 	}
-	if _, err := c.client.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: spec}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.client.CoreV1().Pods(ns).Create(t.Context(),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: spec}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	isBound("when-needed")

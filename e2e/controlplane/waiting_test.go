@@ -47,7 +47,9 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 	storetest.Eventually(t, "kube-controller-manager finds the Lease held", func() bool {
 		return strings.Contains(manager.LogTail(), "held by")
 	})
-	if holder := awaitHolder(t, client, "the Lease is held", func(holder string) bool { return holder != "" }); holder != ours {
+	if holder := awaitHolder(t, client, "the Lease is held", func(holder string) bool {
+		return holder != ""
+	}); holder != ours {
 		t.Errorf("the Lease went from %s to %s", ours, holder)
 	}
 
@@ -59,7 +61,9 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 	if byre, err = config.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	awaitHolder(t, client, "kube-controller-manager holds the Lease", func(holder string) bool { return holder != "" && !isByres(holder) })
+	awaitHolder(t, client, "kube-controller-manager holds the Lease", func(holder string) bool {
+		return holder != "" && !isByres(holder)
+	})
 	labels := map[string]string{"app": "web"}
 	_, err = client.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
@@ -82,7 +86,9 @@ func TestControllerManager_WaitsForByres(t *testing.T) {
 
 // awaitHolder waits until the holder of the Lease of kube-controller-manager is as isWanted says,
 // and returns it.
-func awaitHolder(t *testing.T, client kubernetes.Interface, what string, isWanted func(holder string) bool) (holder string) {
+func awaitHolder(
+	t *testing.T, client kubernetes.Interface, what string, isWanted func(holder string) bool,
+) (holder string) {
 	t.Helper()
 	storetest.EventuallyDone(t, what, func(ctx context.Context) (bool, error) {
 		lease, err := client.CoordinationV1().Leases("kube-system").Get(ctx, "kube-controller-manager", metav1.GetOptions{})

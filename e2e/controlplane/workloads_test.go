@@ -47,7 +47,8 @@ const (
 )
 
 func podSpec() corev1.PodSpec {
-	return corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: firstImage, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}}
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: firstImage,
+		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}}
 }
 
 func podTemplate() corev1.PodTemplateSpec {
@@ -57,7 +58,8 @@ func podTemplate() corev1.PodTemplateSpec {
 func deployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: podTemplate()},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: podTemplate()},
 	}
 }
 
@@ -72,7 +74,8 @@ func (c *cluster) createDeployment(t *testing.T, namespace string, d *appsv1.Dep
 func (c *cluster) setImage(t *testing.T, namespace, image string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image)
-	if _, err := c.client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.AppsV1().Deployments(namespace).Patch(t.Context(), "web", types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -81,7 +84,9 @@ func (c *cluster) setImage(t *testing.T, namespace, image string) {
 // the Deployment says so.
 func (c *cluster) awaitRollout(t *testing.T, namespace, image string, n int) {
 	t.Helper()
-	storetest.EventuallySucceeds(t, "the rollout of "+image, func() error { return c.checkRollout(t, namespace, image, n) })
+	storetest.EventuallySucceeds(t, "the rollout of "+image, func() error {
+		return c.checkRollout(t, namespace, image, n)
+	})
 }
 
 func (c *cluster) checkRollout(t *testing.T, namespace, image string, n int) error {
@@ -90,7 +95,8 @@ func (c *cluster) checkRollout(t *testing.T, namespace, image string, n int) err
 		return err
 	}
 	want, s := int32(n), d.Status
-	if s.ObservedGeneration != d.Generation || s.Replicas != want || s.UpdatedReplicas != want || s.ReadyReplicas != want || s.AvailableReplicas != want {
+	if s.ObservedGeneration != d.Generation || s.Replicas != want || s.UpdatedReplicas != want ||
+		s.ReadyReplicas != want || s.AvailableReplicas != want {
 		return fmt.Errorf("the Deployment of generation %d has the status %+v", d.Generation, s)
 	}
 	pods, err := c.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
@@ -102,7 +108,8 @@ func (c *cluster) checkRollout(t *testing.T, namespace, image string, n int) err
 	}
 	for _, pod := range pods.Items {
 		if pod.Spec.NodeName == "" || pod.Spec.Containers[0].Image != image || !isPodReady(&pod) {
-			return fmt.Errorf("%s has the image %s and is on node %q in phase %s", pod.Name, pod.Spec.Containers[0].Image, pod.Spec.NodeName, pod.Status.Phase)
+			return fmt.Errorf("%s has the image %s and is on node %q in phase %s", pod.Name, pod.Spec.Containers[0].Image,
+				pod.Spec.NodeName, pod.Status.Phase)
 		}
 	}
 	return nil
@@ -121,14 +128,16 @@ func isPodReady(pod *corev1.Pod) bool {
 func testDeployment(t *testing.T, c *cluster) {
 	const ns = "deployment"
 	c.namespace(t, ns)
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}
 	if _, err := c.client.CoreV1().Services(ns).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.createDeployment(t, ns, deployment(5))
 	c.awaitRollout(t, ns, firstImage, 5)
 	storetest.EventuallySucceeds(t, "five ready endpoints", func() error {
-		slices, err := c.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
+		slices, err := c.client.DiscoveryV1().EndpointSlices(ns).List(t.Context(),
+			metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
 		if err != nil {
 			return err
 		}
@@ -142,7 +151,8 @@ func testDeployment(t *testing.T, c *cluster) {
 	c.awaitRollout(t, ns, secondImage, 5)
 	c.kubectl(t, "rollout", "undo", "deployment/web", "-n", ns)
 	c.awaitRollout(t, ns, firstImage, 5)
-	if history := c.kubectl(t, "rollout", "history", "deployment/web", "-n", ns); !strings.Contains(history, "\n2 ") || !strings.Contains(history, "\n3 ") || strings.Contains(history, "\n1 ") {
+	if history := c.kubectl(t, "rollout", "history", "deployment/web", "-n", ns); !strings.Contains(history, "\n2 ") ||
+		!strings.Contains(history, "\n3 ") || strings.Contains(history, "\n1 ") {
 		t.Errorf("the history after a rollback is:\n%s", history)
 	}
 }
@@ -162,15 +172,18 @@ func testStatefulSet(t *testing.T, c *cluster) {
 	defer events.Stop()
 	set := &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       appsv1.StatefulSetSpec{Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: podTemplate(), ServiceName: "web"},
+		Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: podTemplate(), ServiceName: "web"},
 	}
 	if _, err := c.client.AppsV1().StatefulSets(ns).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ready := map[string]bool{}
-	expectOrder(t, events, ready, "web-0 comes", "web-0 is ready", "web-1 comes", "web-1 is ready", "web-2 comes", "web-2 is ready")
+	expectOrder(t, events, ready, "web-0 comes", "web-0 is ready", "web-1 comes", "web-1 is ready", "web-2 comes",
+		"web-2 is ready")
 	patch := []byte(`{"spec":{"replicas":1}}`)
-	if _, err := c.client.AppsV1().StatefulSets(ns).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.AppsV1().StatefulSets(ns).Patch(t.Context(), "web", types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	expectOrder(t, events, ready, "web-2 goes", "web-1 goes")
@@ -273,7 +286,8 @@ func testJob(t *testing.T, c *cluster) {
 		}
 		return err
 	})
-	if _, err := jobs.Patch(t.Context(), "work", types.MergePatchType, []byte(`{"spec":{"ttlSecondsAfterFinished":0}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := jobs.Patch(t.Context(), "work", types.MergePatchType, []byte(`{"spec":{"ttlSecondsAfterFinished":0}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallySucceeds(t, "the Job and its Pods are gone", func() error {
@@ -311,7 +325,8 @@ func testCronJob(t *testing.T, c *cluster) {
 	if _, err := crons.UpdateStatus(t.Context(), cron, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := crons.Patch(t.Context(), "nightly", types.MergePatchType, []byte(`{"spec":{"suspend":false}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := crons.Patch(t.Context(), "nightly", types.MergePatchType, []byte(`{"spec":{"suspend":false}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.EventuallySucceeds(t, "a Job is complete", func() error {

@@ -99,7 +99,8 @@ func (c cluster) start(t *testing.T, args []string) *servers.Server {
 // kubectl runs kubectl as an administrator.
 func (c cluster) kubectl(t *testing.T, conf string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", filepath.Join(c.dir, conf)}, args...)...)
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(),
+		append([]string{"--kubeconfig", filepath.Join(c.dir, conf)}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+c.dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -132,7 +133,8 @@ func (c cluster) tryCluster(t *testing.T) {
 func TestKubeadm_StaticPodStartsByre(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	pod := controlplane.GetStaticPodSpecs(&c.config.ClusterConfiguration, &c.config.LocalAPIEndpoint, nil)["kube-apiserver"]
+	pod := controlplane.GetStaticPodSpecs(&c.config.ClusterConfiguration, &c.config.LocalAPIEndpoint,
+		nil)["kube-apiserver"]
 	container := pod.Spec.Containers[0]
 	if container.Command[0] != "kube-apiserver" {
 		t.Fatalf("the command is %q", container.Command)
@@ -164,7 +166,8 @@ func checkProbe(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
 	res, err := client.Do(req)
 	if err != nil {
 		t.Error(err)
@@ -204,7 +207,8 @@ func (c cluster) localUpArgs(t *testing.T, etcdPort string) []string {
 		"CERT_DIR="+filepath.Join(c.dir, "certs"), "TMP_DIR="+c.dir, "LOG_DIR="+c.dir, "REUSE_CERTS=true",
 		"API_SECURE_PORT="+c.port, "ETCD_PORT="+etcdPort, "RUNTIME_CONFIG=api/v1", "ALLOW_PRIVILEGED=true",
 		"SERVICE_ACCOUNT_LOOKUP=true", // the script's default, which it sets in another function
-		"SERVICE_ACCOUNT_KEY="+filepath.Join(c.dir, "pki", "sa.key"), "CLUSTER_SIGNING_CERT_FILE="+filepath.Join(c.dir, "pki", "ca.crt"),
+		"SERVICE_ACCOUNT_KEY="+filepath.Join(c.dir, "pki", "sa.key"),
+		"CLUSTER_SIGNING_CERT_FILE="+filepath.Join(c.dir, "pki", "ca.crt"),
 	)
 	out, err := cmd.Output()
 	if err != nil {
@@ -226,7 +230,8 @@ func TestLocalUpCluster_FlagsStartByre(t *testing.T) {
 	}
 	for theirs, ours := range map[string]string{
 		"client-ca.crt": "ca.crt", "request-header-ca.crt": "front-proxy-ca.crt",
-		"client-kube-apiserver.crt": "apiserver-kubelet-client.crt", "client-kube-apiserver.key": "apiserver-kubelet-client.key",
+		"client-kube-apiserver.crt":  "apiserver-kubelet-client.crt",
+		"client-kube-apiserver.key":  "apiserver-kubelet-client.key",
 		"serving-kube-apiserver.crt": "apiserver.crt", "serving-kube-apiserver.key": "apiserver.key",
 		"client-auth-proxy.crt": "front-proxy-client.crt", "client-auth-proxy.key": "front-proxy-client.key",
 	} {
@@ -256,7 +261,8 @@ func TestLocalUpCluster_FlagsStartByre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes().Get(t.Context(), "node", metav1.GetOptions{}); err != nil {
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes().Get(t.Context(), "node",
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }

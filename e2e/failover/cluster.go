@@ -41,7 +41,8 @@ func (n *node) address() string { return net.JoinHostPort("127.0.0.1", n.port) }
 func (n *node) dsn(role, database string) string { return dsn(role, database, "", n.address()) }
 
 func dsn(role, database, parameters string, addresses ...string) string {
-	u := url.URL{Scheme: "postgres", User: url.User(role), Host: strings.Join(addresses, ","), Path: "/" + database, RawQuery: "connect_timeout=1&sslmode=disable" + parameters}
+	u := url.URL{Scheme: "postgres", User: url.User(role), Host: strings.Join(addresses, ","), Path: "/" + database,
+		RawQuery: "connect_timeout=1&sslmode=disable" + parameters}
 	return u.String()
 }
 
@@ -249,7 +250,8 @@ func (c *cluster) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := primary.execute(ctx, "postgres", `CREATE ROLE byre LOGIN PASSWORD 'PASSWORD'`, `CREATE DATABASE byre OWNER byre`); err != nil {
+	if err := primary.execute(ctx, "postgres", `CREATE ROLE byre LOGIN PASSWORD 'PASSWORD'`,
+		`CREATE DATABASE byre OWNER byre`); err != nil {
 		return err
 	}
 	// At its start HAProxy leads to all servers in turn, until its checks have failed.

@@ -30,55 +30,60 @@ const writesAfter = 20
 
 // faults are those of every topology.
 var faults = []fault{
-	{name: "kill -9 of the primary's PostgreSQL", restarts: true, inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
-		lose()
-		if err := primary.killServer(); err != nil || !c.leavesOld {
-			return err
-		}
-		return c.replace(ctx, e, primary)
-	}},
-	{name: "kill -9 of the primary and its manager", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
-		lose()
-		return c.replace(ctx, e, primary)
-	}},
-	{name: "SIGSTOP of the primary and its manager until another one is written to", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
-		lose()
-		if err := primary.process.signal(syscall.SIGSTOP); err != nil {
-			return err
-		}
-		_, err := c.awaitReplaced(ctx, primary)
-		if err == nil {
-			err = e.AwaitWrites(ctx, writesAfter)
-		}
-		err = errors.Join(err, primary.process.signal(syscall.SIGCONT))
-		if err != nil || !c.leavesOld {
-			return err
-		}
-		return c.replace(ctx, e, primary)
-	}},
-	{name: "switchover", inject: func(ctx context.Context, c *cluster, _ *robustness.Env, primary *node, lose func()) error {
-		lose()
-		if err := c.switchover(ctx, primary); err != nil {
-			return err
-		}
-		_, err := c.awaitReplaced(ctx, primary)
-		return err
-	}},
-	{name: "the standbys are cut off for 1 s; then kill -9 of the primary and its manager", inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
-		repair, err := c.cutOff(primary)
-		if err != nil {
-			return err
-		}
-		err = e.Pause(ctx, time.Second)
-		if err == nil {
+	{name: "kill -9 of the primary's PostgreSQL", restarts: true,
+		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
 			lose()
-			err = primary.process.kill()
-		}
-		if err = errors.Join(err, repair()); err != nil {
+			if err := primary.killServer(); err != nil || !c.leavesOld {
+				return err
+			}
+			return c.replace(ctx, e, primary)
+		}},
+	{name: "kill -9 of the primary and its manager",
+		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+			lose()
+			return c.replace(ctx, e, primary)
+		}},
+	{name: "SIGSTOP of the primary and its manager until another one is written to",
+		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+			lose()
+			if err := primary.process.signal(syscall.SIGSTOP); err != nil {
+				return err
+			}
+			_, err := c.awaitReplaced(ctx, primary)
+			if err == nil {
+				err = e.AwaitWrites(ctx, writesAfter)
+			}
+			err = errors.Join(err, primary.process.signal(syscall.SIGCONT))
+			if err != nil || !c.leavesOld {
+				return err
+			}
+			return c.replace(ctx, e, primary)
+		}},
+	{name: "switchover",
+		inject: func(ctx context.Context, c *cluster, _ *robustness.Env, primary *node, lose func()) error {
+			lose()
+			if err := c.switchover(ctx, primary); err != nil {
+				return err
+			}
+			_, err := c.awaitReplaced(ctx, primary)
 			return err
-		}
-		return c.replace(ctx, e, primary)
-	}},
+		}},
+	{name: "the standbys are cut off for 1 s; then kill -9 of the primary and its manager",
+		inject: func(ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func()) error {
+			repair, err := c.cutOff(primary)
+			if err != nil {
+				return err
+			}
+			err = e.Pause(ctx, time.Second)
+			if err == nil {
+				lose()
+				err = primary.process.kill()
+			}
+			if err = errors.Join(err, repair()); err != nil {
+				return err
+			}
+			return c.replace(ctx, e, primary)
+		}},
 	{name: "the standbys replay nothing, until clients have written 100 times", inject: func(
 		ctx context.Context, c *cluster, e *robustness.Env, primary *node, lose func(),
 	) error {

@@ -118,8 +118,8 @@ func (c *cluster) awaitReaction(ctx context.Context, e *robustness.Env, primary 
 	return e.AwaitWrites(ctx, writesAfter)
 }
 
-// addHost gives the node's server a clock of its own, and a small disk where the test may mount one. It returns a folder
-// for the data, which does not exist yet, and the one with PostgreSQL's programs.
+// addHost gives the node's server a clock of its own, and a small disk where the test may mount one. It returns a
+// folder for the data, which does not exist yet, and the one with PostgreSQL's programs.
 func (n *node) addHost(s *site) (data, bin string) {
 	s.Helper()
 	data = filepath.Join(s.dir, n.name)

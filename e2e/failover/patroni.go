@@ -137,7 +137,8 @@ func newPatroniNodes(s *site, isSynchronous, isWhole bool) (*cluster, []*patroni
 			"listen: db1.example.com:5432", "listen: " + n.address(),
 			"connect_address: db1.example.com:5432", "connect_address: " + net.JoinHostPort(host, port),
 			// Otherwise Patroni asks etcd for the addresses of its members, and passes by the links.
-			"hosts: etcd1.example.com:2379,etcd2.example.com:2379,etcd3.example.com:2379", "use_proxies: true\n  hosts: " + n.store.addresses(),
+			"hosts: etcd1.example.com:2379,etcd2.example.com:2379,etcd3.example.com:2379",
+			"use_proxies: true\n  hosts: " + n.store.addresses(),
 			"/var/lib/postgresql/15/byre", data,
 			"/usr/lib/postgresql/15/bin", bin,
 			"/var/run/postgresql", s.dir,
@@ -157,7 +158,9 @@ func newPatroniNodes(s *site, isSynchronous, isWhole bool) (*cluster, []*patroni
 		return err
 	}
 	s.startAll(c.nodes)
-	if err := c.await(s.Context(), "Patroni's API answers", func() (bool, error) { return answers(s.Context(), nodes) }); err != nil {
+	if err := c.await(s.Context(), "Patroni's API answers", func() (bool, error) {
+		return answers(s.Context(), nodes)
+	}); err != nil {
 		s.Fatal(err)
 	}
 	return c, nodes

@@ -110,7 +110,8 @@ func (n *repmgrNode) make(others []*repmgrNode) error {
 		}
 		return n.retry("On the other servers: when PostgreSQL runs", "/etc/repmgr.conf", n.config)
 	}
-	replace := []string{"/var/lib/postgresql/15/byre", n.data, "listen_addresses = '*'", "listen_addresses = '127.0.0.1'\nunix_socket_directories = '" + s.dir + "'",
+	replace := []string{"/var/lib/postgresql/15/byre", n.data, "listen_addresses = '*'",
+		"listen_addresses = '127.0.0.1'\nunix_socket_directories = '" + s.dir + "'",
 		"10.0.0.0/8", "127.0.0.1/32", "scram-sha-256", "trust"}
 	if !n.cluster.isSynchronous {
 		replace = append(replace, "'ANY 1 (db1, db2, db3)'", "''")
@@ -121,7 +122,8 @@ func (n *repmgrNode) make(others []*repmgrNode) error {
 	if err := n.resume(); err != nil {
 		return err
 	}
-	return n.retry("On db1: when PostgreSQL runs", "host=db1.example.com port=5432", n.host(), "/etc/repmgr.conf", n.config)
+	return n.retry("On db1: when PostgreSQL runs", "host=db1.example.com port=5432", n.host(), "/etc/repmgr.conf",
+		n.config)
 }
 
 // retry runs a script of the page when the server runs.

@@ -109,7 +109,8 @@ func (s *site) bin() string { return filepath.Join(s.tools, "usr/lib/postgresql/
 // environment leads programs to their libraries, and keeps their files in the folder of the test.
 func (s *site) environment() []string {
 	return append(os.Environ(),
-		"PATH="+strings.Join([]string{s.dir, s.bin(), filepath.Join(s.tools, "usr/bin"), "/usr/bin", "/bin"}, ":"), "PG_CONFIG="+filepath.Join(s.bin(), "pg_config"),
+		"PATH="+strings.Join([]string{s.dir, s.bin(), filepath.Join(s.tools, "usr/bin"), "/usr/bin", "/bin"}, ":"),
+		"PG_CONFIG="+filepath.Join(s.bin(), "pg_config"),
 		"LD_LIBRARY_PATH="+filepath.Join(s.tools, "usr/lib/x86_64-linux-gnu"),
 		"PYTHONPATH="+filepath.Join(s.tools, "usr/lib/python3/dist-packages"),
 		"PYTHONDONTWRITEBYTECODE=1", "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir, "LC_ALL=C.UTF-8", "PGCONNECT_TIMEOUT=2",

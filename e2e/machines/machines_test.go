@@ -76,7 +76,8 @@ func serveBucket(t *testing.T) []string {
 		serving.Wait()
 	})
 	return []string{
-		"SSL_CERT_FILE=" + files.CACert, "AWS_ENDPOINT_URL=https://" + net.JoinHostPort(clientAddress, "9000"), "AWS_REGION=" + storetest.S3Region,
+		"SSL_CERT_FILE=" + files.CACert, "AWS_ENDPOINT_URL=https://" + net.JoinHostPort(clientAddress, "9000"),
+		"AWS_REGION=" + storetest.S3Region,
 		"AWS_ACCESS_KEY_ID=" + storetest.S3AccessKey, "AWS_SECRET_ACCESS_KEY=" + storetest.S3SecretKey,
 	}
 }
@@ -112,9 +113,11 @@ func startCluster(t *testing.T) *cluster {
 	bucket, config, tools := serveBucket(t), keepalivedConfig(t), os.Getenv(wanted)
 	for _, m := range []*machine{c.first, c.second} {
 		m.log = filepath.Join(m.dir, "log")
-		m.supervisor = m.start(t, bucket, "bash", "-c", `until "$@"; do sleep 1; done`, "supervisor", programs.Byre.Path(), "serve",
+		m.supervisor = m.start(t, bucket, "bash", "-c", `until "$@"; do sleep 1; done`, "supervisor", programs.Byre.Path(),
+			"serve",
 			"--data-dir", m.dir, "--cert-dir", c.keys, "--external-hostname", movingAddress,
-			"--replicate-to", "s3://copies/cluster-1", "--replicate-sync", "--standby", "--with-controller-manager", "--with-scheduler")
+			"--replicate-to", "s3://copies/cluster-1", "--replicate-sync", "--standby", "--with-controller-manager",
+			"--with-scheduler")
 		t.Cleanup(func() {
 			if text, err := os.ReadFile(m.log); err == nil && t.Failed() {
 				t.Logf("log of the %s:\n%s", m.name, text)
@@ -125,10 +128,13 @@ func startCluster(t *testing.T) *cluster {
 			t.Fatal(err)
 		}
 		libraries := tools + "/usr/lib/x86_64-linux-gnu:" + tools + "/lib/x86_64-linux-gnu"
-		m.start(t, []string{"LD_LIBRARY_PATH=" + libraries}, tools+"/usr/sbin/keepalived", "--dont-fork", "--log-console", "--vrrp",
+		m.start(t, []string{"LD_LIBRARY_PATH=" + libraries}, tools+"/usr/sbin/keepalived", "--dont-fork", "--log-console",
+			"--vrrp",
 			"--use-file", path, "--pid", filepath.Join(m.dir, "keepalived.pid"), "--vrrp_pid", filepath.Join(m.dir, "vrrp.pid"))
 		if m == c.first {
-			storetest.Eventually(t, "the first machine serves", func() bool { return strings.Contains(m.text(t), `"Ready" address=`) })
+			storetest.Eventually(t, "the first machine serves", func() bool {
+				return strings.Contains(m.text(t), `"Ready" address=`)
+			})
 		}
 	}
 	c.second.awaitStandby(t, 0)
@@ -215,7 +221,8 @@ func (w *writer) run(ctx context.Context, t *testing.T, c *cluster) {
 		}
 		name := fmt.Sprint("written-", i)
 		one, cancel := context.WithTimeout(ctx, time.Second)
-		_, err := w.client.CoreV1().ConfigMaps("default").Create(one, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := w.client.CoreV1().ConfigMaps("default").Create(one,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		cancel()
 		if err != nil {
 			w.client = nil
@@ -342,7 +349,8 @@ func TestMachines_GoOnWhenACableIsPulled(t *testing.T) {
 // kill kills byre, which the supervisor starts again.
 func (m *machine) kill(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("pkill", "-KILL", "-f", "^[^ ]*/byre serve --data-dir "+m.dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("pkill", "-KILL", "-f",
+		"^[^ ]*/byre serve --data-dir "+m.dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -350,7 +358,8 @@ func (m *machine) kill(t *testing.T) {
 // takeOver hands over to the other machine.
 func (m *machine) takeOver(t *testing.T) {
 	t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", m.name, programs.Byre.Path(), "takeover", "--replicate-to", "s3://copies/cluster-1", "--yes")
+	cmd := exec.Command("ip", "netns", "exec", m.name, programs.Byre.Path(), "takeover", "--replicate-to",
+		"s3://copies/cluster-1", "--yes")
 	cmd.Env = m.supervisor.Env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("byre takeover: %v: %s", err, out)

@@ -15,7 +15,8 @@ func main() {
 	page := flag.String("page", "../docs/performance.md", "the page with the measurements, whose model is written anew")
 	cluster := defaultCluster
 	flag.Float64Var(&cluster.podsPerNode, "pods-per-node", cluster.podsPerNode, "Pods on each node")
-	flag.DurationVar(&cluster.podLife, "pod-life", cluster.podLife, "how long a Pod exists on average before another takes its place")
+	flag.DurationVar(&cluster.podLife, "pod-life", cluster.podLife,
+		"how long a Pod exists on average before another takes its place")
 	flag.Parse()
 	if err := run(*page, cluster); err != nil {
 		fmt.Fprintln(os.Stderr, "model:", err)
@@ -109,7 +110,8 @@ func readCosts(page string) (c costs, err error) {
 	c.patch = request("patch Pod status, strategic, 64 clients, ordinary user, CPU")
 	c.update = request("update Lease, protobuf, 64 clients, ordinary user, CPU")
 	c.delivery = request("events to 200 watchers, protobuf, CPU a delivery")
-	if _, err := fmt.Sscanf(strings.ReplaceAll(read("one writers' lock, writes a second", 2), ",", ""), "%g", &c.lockRate); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(read("one writers' lock, writes a second", 2), ",", ""), "%g",
+		&c.lockRate); err != nil {
 		problems = append(problems, fmt.Errorf("the writers' lock: %w", err))
 	}
 	return c, errors.Join(problems...)
@@ -130,7 +132,8 @@ func (c cluster) demand(nodes float64) demand {
 		updates: replaced*updatesPerPod + leases,
 		deletes: replaced * deletesPerPod,
 	}
-	d.deliveries = leases*watchersOfLease + replaced*(createsPerPod+patchesPerPod+updatesPerPod+deletesPerPod)*watchersOfPod
+	d.deliveries = leases*watchersOfLease +
+		replaced*(createsPerPod+patchesPerPod+updatesPerPod+deletesPerPod)*watchersOfPod
 	return d
 }
 
@@ -156,7 +159,8 @@ func (c costs) processors(d demand) (server, store float64) {
 
 func (c costs) table(cl cluster) string {
 	var b strings.Builder
-	b.WriteString("| nodes | Pods | Pods replaced a second | writes a second | events a second | processors, byre | processors, PostgreSQL | of the writers' lock |\n")
+	b.WriteString(
+		"| nodes | Pods | Pods replaced a second | writes a second | events a second | processors, byre | processors, PostgreSQL | of the writers' lock |\n")
 	b.WriteString("|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, nodes := range []float64{1000, 5000, 15_000, 40_000, 65_000, 130_000} {
 		d := cl.demand(nodes)

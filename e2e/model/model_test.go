@@ -17,7 +17,8 @@ func TestModel_ReadsThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, cost := range map[string]cost{"create": c.create, "patch": c.patch, "update": c.update, "delivery": c.delivery} {
+	for name, cost := range map[string]cost{"create": c.create, "patch": c.patch, "update": c.update,
+		"delivery": c.delivery} {
 		if cost.server <= cost.store || cost.store <= 0 {
 			t.Errorf("%s: %v of the server, %v of the store", name, cost.server, cost.store)
 		}
@@ -25,7 +26,8 @@ func TestModel_ReadsThePage(t *testing.T) {
 	if c.lockRate < 1000 {
 		t.Errorf("the writers' lock carries %v writes a second", c.lockRate)
 	}
-	if _, err := readCosts("| update Lease | 1 µs |\n"); err == nil || !strings.Contains(err.Error(), `no row "create Pod`) {
+	if _, err := readCosts("| update Lease | 1 µs |\n"); err == nil ||
+		!strings.Contains(err.Error(), `no row "create Pod`) {
 		t.Errorf("a page without the rows: %v", err)
 	}
 }

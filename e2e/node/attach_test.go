@@ -57,7 +57,8 @@ func (n *node) attach(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	return exec.CommandContext(ctx, programs.Kubectl.Path(), append([]string{"--kubeconfig", n.kubeconfig(), "attach", "--quiet"}, args...)...)
+	return exec.CommandContext(ctx, programs.Kubectl.Path(),
+		append([]string{"--kubeconfig", n.kubeconfig(), "attach", "--quiet"}, args...)...)
 }
 
 func (n *node) attachToOutput(t *testing.T, pod string) {

@@ -90,7 +90,8 @@ func (n *node) awaitHollowNode(t *testing.T, name string) {
 		return err
 	})
 	n.kubectl(t, "wait", "--for=condition=Ready", "node/"+name, "--timeout=5m")
-	who := n.kubectl(t, "--kubeconfig", filepath.Join(n.dir, name, "kubeconfig"), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.groups}")
+	who := n.kubectl(t, "--kubeconfig", filepath.Join(n.dir, name, "kubeconfig"), "auth", "whoami", "-o",
+		"jsonpath={.status.userInfo.username} {.status.userInfo.groups}")
 	if want := "system:node:" + name + ` ["system:nodes","system:authenticated"]`; who != want {
 		t.Errorf("%s is %s, not %s", name, who, want)
 	}

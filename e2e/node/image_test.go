@@ -49,7 +49,9 @@ func writeImage(t *testing.T) string {
 		t.Fatal(err)
 	}
 	content := layer.Bytes()
-	added, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
+	added, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

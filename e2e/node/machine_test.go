@@ -114,7 +114,8 @@ func startContainerd(t *testing.T, dir string) {
 	start(t, dir, "containerd", "--config", config)
 	archive := writeImage(t)
 	waitFor(t, "containerd takes the image", func() error {
-		out, err := exec.CommandContext(t.Context(), "ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "ctr", "--address", socket, "--namespace", "k8s.io", "images", "import",
+			archive).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -159,7 +160,8 @@ func (n *node) kubectl(t *testing.T, args ...string) string {
 
 func (n *node) tryKubectl(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), append([]string{"--kubeconfig", n.kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(),
+		append([]string{"--kubeconfig", n.kubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

@@ -76,7 +76,8 @@ func startServer(t *testing.T, names ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName), steps: operator.Commands(t, "one-host.md", "An edge node", 4)}
+	n := &node{dir: dir, names: names, host: operator.NewHost(t, nodeName),
+		steps: operator.Commands(t, "one-host.md", "An edge node", 4)}
 	n.host.Package(t, programs.Byre.Path(), "1.0.0")
 	for _, step := range n.steps[:2] {
 		n.host.Type(t, step)
@@ -183,7 +184,8 @@ func (n *node) testCopy(t *testing.T) {
 }
 
 func (n *node) testPortForward(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", n.kubeconfig(), "port-forward", "deployment/web", ":8080", "--address=127.0.0.1")
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl.Path(), "--kubeconfig", n.kubeconfig(), "port-forward",
+		"deployment/web", ":8080", "--address=127.0.0.1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +218,8 @@ func (n *node) testPortForward(t *testing.T) {
 
 func (n *node) testEphemeral(t *testing.T) {
 	pod := n.pods(t)[0]
-	n.kubectl(t, "debug", pod, "--image="+image, "--image-pull-policy=Never", "--target=web", "--container=debugger", "--", "sh", "-c", "echo looking; sleep 1000")
+	n.kubectl(t, "debug", pod, "--image="+image, "--image-pull-policy=Never", "--target=web", "--container=debugger", "--",
+		"sh", "-c", "echo looking; sleep 1000")
 	waitFor(t, "the ephemeral container runs", func() error {
 		if logs, err := n.tryKubectl(t, "", "logs", pod, "-c", "debugger"); err != nil || logs != "looking\n" {
 			return fmt.Errorf("%q, %w", logs, err)
@@ -237,7 +240,8 @@ func (n *node) testProbes(t *testing.T) {
 	pod := n.pods(t)[0]
 	n.kubectl(t, "exec", pod, "--", "sh", "-c", "/bin/busybox rm /www/index.html")
 	waitFor(t, "the container is restarted and ready", func() error {
-		state := n.kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+		state := n.kubectl(t, "get", "pod", pod, "-o",
+			"jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
 		if !regexp.MustCompile(`^[1-9]\d* true$`).MatchString(state) {
 			return errors.New(state)
 		}
@@ -274,7 +278,8 @@ func (n *node) awaitRenewals(t *testing.T) {
 	now := time.Now().Add(-time.Second).UTC()
 	for _, name := range n.names {
 		waitFor(t, "the node renews its Lease", func() error {
-			text, err := n.tryKubectl(t, "", "get", "lease", name, "--namespace=kube-node-lease", "-o", "jsonpath={.spec.renewTime}")
+			text, err := n.tryKubectl(t, "", "get", "lease", name, "--namespace=kube-node-lease", "-o",
+				"jsonpath={.spec.renewTime}")
 			if err != nil {
 				return err // a kubelet may be ready before it has a Lease
 			}

@@ -52,7 +52,8 @@ func (n *node) agentToken(t *testing.T) token {
 // review asks byre by a TokenReview whether a token is valid, and whose it is.
 func (n *node) review(t *testing.T, token string) string {
 	t.Helper()
-	answer, err := n.tryKubectl(t, fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token),
+	answer, err := n.tryKubectl(t,
+		fmt.Sprintf(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenReview","spec":{"token":%q}}`, token),
 		"create", "-f", "-", "-o", "jsonpath={.status.authenticated} {.status.user.username}")
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,8 @@ type Host struct {
 }
 
 // paths are those that commands of the page may name. Each is below the Host's directory.
-var paths = []string{"/etc/byre", "/etc/kubernetes", "/etc/systemd", "/var/lib/byre", "/var/lib/kubelet", "/var/backups", "/usr/bin/"}
+var paths = []string{"/etc/byre", "/etc/kubernetes", "/etc/systemd", "/var/lib/byre", "/var/lib/kubelet",
+	"/var/backups", "/usr/bin/"}
 
 // foreign matches a path of the machine in a command.
 var foreign = regexp.MustCompile(`(?:^|[\s=:'">(])(/(?:etc|var|usr|opt|srv|root|home|backup)\b\S*)`)
@@ -108,7 +109,8 @@ func (h *Host) Type(t *testing.T, commands string) string {
 		}
 	}
 	state := filepath.Join(h.Dir, "variables")
-	script := "set -eo pipefail\nif [ -e " + state + " ]; then . " + state + "; fi\n" + typed + "\ndeclare -px >" + state + "\n"
+	script := "set -eo pipefail\nif [ -e " + state + " ]; then . " + state + "; fi\n" + typed + "\ndeclare -px >" + state +
+		"\n"
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
 	cmd.Dir, cmd.Env = h.Home(), h.env
 	out, err := cmd.CombinedOutput()

@@ -42,7 +42,8 @@ func (d *dispatcher) install(deb string) error {
 	if err := os.Symlink(program, link); err != nil {
 		return err
 	}
-	for name, to := range map[string]string{"byre.service": "usr/lib/systemd/system/byre.service", "byre.env": "etc/byre/byre.env", "config.yaml": "etc/byre/config.yaml"} {
+	for name, to := range map[string]string{"byre.service": "usr/lib/systemd/system/byre.service",
+		"byre.env": "etc/byre/byre.env", "config.yaml": "etc/byre/config.yaml"} {
 		text, err := os.ReadFile(filepath.Join(programs.Root(), "packaging", "systemd", name))
 		if err != nil {
 			return err

@@ -77,12 +77,14 @@ func ofTheControlPlane() []request {
 	const structured = "application/json;v=v1beta1;g=config.k8s.io;as="
 	return []request{
 		{
-			name: "identity Leases", path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=apiserver.kubernetes.io/identity%3Dkube-apiserver",
+			name: "identity Leases",
+			path: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=apiserver.kubernetes.io/identity%3Dkube-apiserver",
 			// A server writes its Lease after it is ready.
 			settles: true, normalize: normalizeRenewals,
 		},
 		{
-			name: "legacy token tracking", path: "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking",
+			name:    "legacy token tracking",
+			path:    "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking",
 			settles: true,
 		},
 		{name: "statusz", path: "/statusz", accept: structured + "Statusz", normalize: normalizeStatus},

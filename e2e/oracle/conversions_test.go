@@ -49,7 +49,8 @@ spec:
 }
 
 func cron(version, name, spec string) string {
-	return fmt.Sprintf(`{"apiVersion":"jobs.example.com/%s","kind":"Kind-crons","metadata":{"name":%q},"spec":{%s}}`, version, name, spec)
+	return fmt.Sprintf(`{"apiVersion":"jobs.example.com/%s","kind":"Kind-crons","metadata":{"name":%q},"spec":{%s}}`,
+		version, name, spec)
 }
 
 // compareConversions has both servers call one conversion webhook, which first converts
@@ -58,7 +59,8 @@ func compareConversions(t *testing.T, stock, byre *peer) {
 	c := newConverter(t, "converter.custom.svc")
 	defineOnBoth(t, stock, byre, cronDefinition("crons", "url: "+c.URL+"/convert", c.ca))
 	for _, p := range []*peer{stock, byre} {
-		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: oldCronsPath + "?dryRun=All", body: cron("v1beta1", "first", `"cron":"* *"`)})
+		p.must(t, http.StatusCreated,
+			request{method: http.MethodPost, path: oldCronsPath + "?dryRun=All", body: cron("v1beta1", "first", `"cron":"* *"`)})
 	}
 	for _, r := range converted() {
 		compare(t, stock, byre, r)
@@ -103,12 +105,15 @@ func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, stock, byre, request{name: name + "create", method: http.MethodPost, path: oldCronsPath + "?dryRun=All&timeout=1s", body: cron("v1beta1", "b", `"cron":"1"`)})
+	compare(t, stock, byre,
+		request{name: name + "create", method: http.MethodPost, path: oldCronsPath + "?dryRun=All&timeout=1s",
+			body: cron("v1beta1", "b", `"cron":"1"`)})
 	for _, r := range []request{
 		{path: oldCronsPath + "/a?timeout=1s"},
 		{path: oldCronsPath + "?timeout=1s"},
 		{method: http.MethodPut, path: oldCronsPath + "/a?timeout=1s", body: cron("v1beta1", "a", `"cron":"1"`)},
-		{method: http.MethodPatch, path: oldCronsPath + "/a?timeout=1s", contentType: mergePatch, body: `{"spec":{"cron":"2"}}`},
+		{method: http.MethodPatch, path: oldCronsPath + "/a?timeout=1s", contentType: mergePatch,
+			body: `{"spec":{"cron":"2"}}`},
 	} {
 		a, err := byre.ask(t.Context(), r)
 		if err != nil || a.status < http.StatusInternalServerError {
@@ -128,13 +133,16 @@ func compareBadConversion(t *testing.T, stock, byre *peer, name string) {
 // host: cluster addresses lead nowhere here.
 func compareService(t *testing.T, stock, byre *peer, c *converter) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(c.URL, "https://"), ":")
-	compare(t, stock, byre, request{name: "create the Service of a webhook", method: http.MethodPost, path: "/api/v1/namespaces/custom/services",
-		body:      `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost","ports":[{"port":` + port + `}]}}`,
-		normalize: normalizePorts(port)})
-	defineOnBoth(t, stock, byre, cronDefinition("services", "service: {namespace: custom, name: converter, path: /convert, port: "+port+"}", c.ca))
+	compare(t, stock, byre,
+		request{name: "create the Service of a webhook", method: http.MethodPost, path: "/api/v1/namespaces/custom/services",
+			body:      `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost","ports":[{"port":` + port + `}]}}`,
+			normalize: normalizePorts(port)})
+	defineOnBoth(t, stock, byre,
+		cronDefinition("services", "service: {namespace: custom, name: converter, path: /convert, port: "+port+"}", c.ca))
 	body := strings.ReplaceAll(cron("v1beta1", "a", `"cron":"* *"`), "crons", "services")
 	for _, r := range []request{
-		{name: "convert by a Service: create", method: http.MethodPost, path: strings.Replace(oldCronsPath, "crons", "services", 1), body: body},
+		{name: "convert by a Service: create", method: http.MethodPost,
+			path: strings.Replace(oldCronsPath, "crons", "services", 1), body: body},
 		{name: "convert by a Service: get", path: strings.Replace(cronsPath, "crons", "services", 1) + "/a"},
 		{name: "convert by a Service: list", path: strings.Replace(oldCronsPath, "crons", "services", 1)},
 	} {
@@ -151,17 +159,24 @@ func normalizePorts(port string) func(any) any {
 // converted are requests that need a conversion by the webhook.
 func converted() []request {
 	return []request{
-		{name: "convert: create", method: http.MethodPost, path: oldCronsPath, body: cron("v1beta1", "a", `"cron":"* *","unknown":1`)},
-		{name: "convert: create in the stored version", method: http.MethodPost, path: cronsPath, body: cron("v1", "z", `"schedule":"@daily"`)},
+		{name: "convert: create", method: http.MethodPost, path: oldCronsPath,
+			body: cron("v1beta1", "a", `"cron":"* *","unknown":1`)},
+		{name: "convert: create in the stored version", method: http.MethodPost, path: cronsPath,
+			body: cron("v1", "z", `"schedule":"@daily"`)},
 		{name: "convert: get", path: oldCronsPath + "/a"},
 		{name: "convert: get what is stored", path: cronsPath + "/a"},
 		{name: "convert: list", path: oldCronsPath},
 		{name: "convert: list as table", path: oldCronsPath, accept: table},
-		{name: "convert: watch", path: oldCronsPath + "?watch=1&resourceVersion=0&timeoutSeconds=60&fieldSelector=metadata.name%3Da", events: 1},
-		{name: "convert: patch", method: http.MethodPatch, path: oldCronsPath + "/a", contentType: mergePatch, body: `{"spec":{"zone":"CET"}}`},
-		{name: "convert: apply", method: http.MethodPatch, path: oldCronsPath + "/a?fieldManager=one&force=true", contentType: apply, body: cron("v1beta1", "a", `"cron":"@hourly"`)},
-		{name: "convert: apply in the stored version", method: http.MethodPatch, path: cronsPath + "/a?fieldManager=two", contentType: apply, body: cron("v1", "a", `"schedule":"@weekly"`)},
-		{name: "convert: replace", method: http.MethodPut, path: oldCronsPath + "/z", body: cron("v1beta1", "z", `"cron":"@monthly"`)},
+		{name: "convert: watch",
+			path: oldCronsPath + "?watch=1&resourceVersion=0&timeoutSeconds=60&fieldSelector=metadata.name%3Da", events: 1},
+		{name: "convert: patch", method: http.MethodPatch, path: oldCronsPath + "/a", contentType: mergePatch,
+			body: `{"spec":{"zone":"CET"}}`},
+		{name: "convert: apply", method: http.MethodPatch, path: oldCronsPath + "/a?fieldManager=one&force=true",
+			contentType: apply, body: cron("v1beta1", "a", `"cron":"@hourly"`)},
+		{name: "convert: apply in the stored version", method: http.MethodPatch, path: cronsPath + "/a?fieldManager=two",
+			contentType: apply, body: cron("v1", "a", `"schedule":"@weekly"`)},
+		{name: "convert: replace", method: http.MethodPut, path: oldCronsPath + "/z",
+			body: cron("v1beta1", "z", `"cron":"@monthly"`)},
 		{name: "convert: delete", method: http.MethodDelete, path: oldCronsPath + "/z"},
 	}
 }
@@ -197,8 +212,11 @@ func badConversions() []badConversion {
 		{"no answer", answering(http.StatusOK, "application/json", "")},
 		{"an answer that is no JSON", answering(http.StatusOK, "application/json", "hello")},
 		{"an answer that is no review", answering(http.StatusOK, "application/json", `{"apiVersion":"v1","kind":"Pod"}`)},
-		{"an empty review", answering(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
-		{"an old review", answering(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
+		{"an empty review",
+			answering(http.StatusOK, "application/json", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview"}`)},
+		{"an old review",
+			answering(http.StatusOK, "application/json",
+				`{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"ConversionReview"}`)},
 		{"an error", answering(http.StatusInternalServerError, "text/plain", "out of order")},
 		{"a page", answering(http.StatusOK, "text/html", "<html>")},
 		{"a redirect", misbehavior{answer: func(w http.ResponseWriter, req *http.Request) {
@@ -214,7 +232,11 @@ func oddConversions() []badConversion {
 			u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "u"}})
 		})},
 		{"a spec of another type", editing(func(u *unstructured.Unstructured) { u.Object["spec"] = "x" })},
-		{"an object with other labels", editing(func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"a": "b"}) })},
-		{"fields that are not in the schema", editing(func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"hello": 1} })},
+		{"an object with other labels", editing(func(u *unstructured.Unstructured) {
+			u.SetLabels(map[string]string{"a": "b"})
+		})},
+		{"fields that are not in the schema", editing(func(u *unstructured.Unstructured) {
+			u.Object["spec"] = map[string]any{"hello": 1}
+		})},
 	}
 }

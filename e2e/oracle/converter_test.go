@@ -73,7 +73,8 @@ func (c *converter) serve(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID,
+		Result: metav1.Status{Status: metav1.StatusSuccess}}
 	for _, raw := range review.Request.Objects {
 		object := &unstructured.Unstructured{}
 		if err := json.Unmarshal(raw.Raw, &object.Object); err != nil {

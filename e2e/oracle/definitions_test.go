@@ -31,7 +31,8 @@ func compareDefinitions(t *testing.T, stock, byre *peer) {
 	}
 	all(definitionReads("gizmos.shop.example.com"))
 	for _, p := range []*peer{stock, byre} {
-		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("first", `"color":"red"`)})
+		p.must(t, http.StatusCreated,
+			request{method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("first", `"color":"red"`)})
 	}
 	all(gizmos())
 	all(oldGizmos())
@@ -41,14 +42,16 @@ func compareDefinitions(t *testing.T, stock, byre *peer) {
 	all(definitionReads("things.networking.k8s.io"))
 	all(inBuiltInGroup())
 	newest, _, _ := strings.Cut(string(text), "  - name: v1beta1")
-	defineOnBoth(t, stock, byre, strings.NewReplacer("gizmos", "gadgets", "singular: gizmo", "singular: gadget").Replace(newest))
+	defineOnBoth(t, stock, byre,
+		strings.NewReplacer("gizmos", "gadgets", "singular: gizmo", "singular: gadget").Replace(newest))
 	all(definitionReads("gadgets.shop.example.com"))
 	all(namesTaken())
 
 	deleteOnBoth(t, stock, byre, "things.networking.k8s.io", "gadgets.shop.example.com", "gizmos.shop.example.com")
 	all([]request{
 		{name: "list gizmos that are gone", path: gizmosPath, settles: true},
-		{name: "create a gizmo that is gone", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("a", `"color":"red"`), settles: true},
+		{name: "create a gizmo that is gone", method: http.MethodPost, path: gizmosPath + "?dryRun=All",
+			body: gizmo("a", `"color":"red"`), settles: true},
 		{name: "get the definition that is gone", path: definitionsPath + "/gizmos.shop.example.com", settles: true},
 	})
 }
@@ -63,7 +66,8 @@ func defineOnBoth(t *testing.T, stock, byre *peer, text string) {
 	}
 	err := onBoth(stock, byre, func(p *peer) error {
 		return errors.Join(
-			p.expect(t.Context(), http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: text}),
+			p.expect(t.Context(), http.StatusCreated,
+				request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: text}),
 			p.awaitDefinition(t.Context(), meta.Metadata.Name, decided))
 	})
 	if err != nil {
@@ -108,7 +112,8 @@ func (p *peer) deleteDefinition(ctx context.Context, name string) error {
 			return nil
 		}
 		change := fmt.Sprintf(`{"metadata":{"annotations":{"attempt":"%d"}}}`, attempt)
-		if _, err := p.ask(ctx, request{method: http.MethodPatch, path: at, contentType: mergePatch, body: change}); err != nil {
+		if _, err := p.ask(ctx,
+			request{method: http.MethodPatch, path: at, contentType: mergePatch, body: change}); err != nil {
 			return err
 		}
 	}
@@ -122,7 +127,9 @@ func decided(_ int, conditions map[string]string) bool {
 
 // awaitDefinition reads a definition until wanted returns true. wanted gets the status of the
 // answer and the definition's conditions.
-func (p *peer) awaitDefinition(ctx context.Context, name string, wanted func(status int, conditions map[string]string) bool) error {
+func (p *peer) awaitDefinition(
+	ctx context.Context, name string, wanted func(status int, conditions map[string]string) bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -200,7 +207,8 @@ func definitionReads(name string) []request {
 	}
 	return []request{
 		{name: "get " + name, path: definitionsPath + "/" + name, normalize: normalizeDefinition, settles: true},
-		{name: "get the status of " + name, path: definitionsPath + "/" + name + "/status", normalize: normalizeDefinition, settles: true},
+		{name: "get the status of " + name, path: definitionsPath + "/" + name + "/status", normalize: normalizeDefinition,
+			settles: true},
 		{name: "get " + name + " as table", path: definitionsPath + "/" + name + "?includeObject=None", accept: table},
 		{name: "discovery of the group of " + name, path: "/apis/" + group, settles: true},
 		{name: "discovery of v1 of " + name, path: "/apis/" + group + "/v1", settles: true},
@@ -231,7 +239,8 @@ func inBuiltInGroup() []request {
 	var requests []request
 	for _, path := range []string{
 		"/apis/networking.k8s.io/v7", "/apis/networking.k8s.io/v7/things", "/apis/networking.k8s.io/v7/namespaces/t/things",
-		"/apis/networking.k8s.io/v1/things", "/apis/networking.k8s.io/v1/namespaces/t/things/x", "/apis/networking.k8s.io/v7/widgets",
+		"/apis/networking.k8s.io/v1/things", "/apis/networking.k8s.io/v1/namespaces/t/things/x",
+		"/apis/networking.k8s.io/v7/widgets",
 	} {
 		requests = append(requests, request{name: "in a built-in group: " + path, path: path})
 	}
@@ -252,7 +261,8 @@ func namesTaken() []request {
 func changedDefinitions() []request {
 	const at = definitionsPath + "/gizmos.shop.example.com"
 	patch := func(name, body string) request {
-		return request{name: "change a definition: " + name, method: http.MethodPatch, path: at, contentType: jsonPatch, body: body, normalize: normalizeDefinition}
+		return request{name: "change a definition: " + name, method: http.MethodPatch, path: at, contentType: jsonPatch,
+			body: body, normalize: normalizeDefinition}
 	}
 	return []request{
 		patch("scope", `[{"op":"replace","path":"/spec/scope","value":"Cluster"}]`),
@@ -261,26 +271,41 @@ func changedDefinitions() []request {
 		patch("kind", `[{"op":"replace","path":"/spec/names/kind","value":"Thing"}]`),
 		patch("without the stored version", `[{"op":"remove","path":"/spec/versions/0"}]`),
 		patch("status by the main resource", `[{"op":"replace","path":"/status/storedVersions","value":["v7"]}]`),
-		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, normalize: normalizeDefinition},
-		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`, normalize: normalizeDefinition},
+		{name: "change a definition: stored versions", method: http.MethodPatch, path: at + "/status", contentType: jsonPatch,
+			body: `[{"op":"replace","path":"/status/storedVersions","value":["v1beta1"]}]`, normalize: normalizeDefinition},
+		{name: "change a definition: no stored versions", method: http.MethodPatch, path: at + "/status",
+			contentType: jsonPatch, body: `[{"op":"replace","path":"/status/storedVersions","value":[]}]`,
+			normalize: normalizeDefinition},
 		// An existing object keeps a color that new objects may not have.
-		patch("no more red", `[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
-		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath + "?dryRun=All", body: gizmo("late", `"color":"red"`), settles: true},
-		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch, body: `{"spec":{"replicas":4}}`, settles: true},
-		{name: "change it to what may not be any more", method: http.MethodPatch, path: gizmosPath + "/green?dryRun=All", contentType: mergePatch, body: `{"spec":{"color":"red"}}`, settles: true},
-		patch("another storage version", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`),
+		patch("no more red",
+			`[{"op":"replace","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum","value":["green","blue"]}]`),
+		{name: "create what may not be any more", method: http.MethodPost, path: gizmosPath + "?dryRun=All",
+			body: gizmo("late", `"color":"red"`), settles: true},
+		{name: "change what may not be any more", method: http.MethodPatch, path: gizmosPath + "/a", contentType: mergePatch,
+			body: `{"spec":{"replicas":4}}`, settles: true},
+		{name: "change it to what may not be any more", method: http.MethodPatch, path: gizmosPath + "/green?dryRun=All",
+			contentType: mergePatch, body: `{"spec":{"color":"red"}}`, settles: true},
+		patch("another storage version",
+			`[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`),
 		{name: "get what another version stored", path: gizmosPath + "/a", settles: true},
-		{name: "get what another version stored, in the new one", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", settles: true},
+		{name: "get what another version stored, in the new one",
+			path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", settles: true},
 		patch("a version that is not served", `[{"op":"replace","path":"/spec/versions/2/served","value":false}]`),
-		{name: "get in a version that is not served", path: "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos/a", settles: true},
+		{name: "get in a version that is not served", path: "/apis/shop.example.com/v1alpha1/namespaces/custom/gizmos/a",
+			settles: true},
 		patch("no status", `[{"op":"remove","path":"/spec/versions/1/subresources"}]`),
-		{name: "get a status that is not", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a/status", settles: true},
-		{name: "write a status that is not apart", method: http.MethodPatch, path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", contentType: mergePatch, body: `{"status":{"replicas":7}}`},
+		{name: "get a status that is not", path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a/status",
+			settles: true},
+		{name: "write a status that is not apart", method: http.MethodPatch,
+			path: "/apis/shop.example.com/v1beta1/namespaces/custom/gizmos/a", contentType: mergePatch,
+			body: `{"status":{"replicas":7}}`},
 	}
 }
 
 const gizmosPath = "/apis/shop.example.com/v1/namespaces/custom/gizmos"
 
 func gizmo(name, spec string) string {
-	return fmt.Sprintf(`{"apiVersion":"shop.example.com/v1","kind":"Gizmo","metadata":{"name":%q,"labels":{"name":%[1]q}},"spec":{%s}}`, name, spec)
+	return fmt.Sprintf(
+		`{"apiVersion":"shop.example.com/v1","kind":"Gizmo","metadata":{"name":%q,"labels":{"name":%[1]q}},"spec":{%s}}`,
+		name, spec)
 }

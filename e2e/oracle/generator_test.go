@@ -24,8 +24,12 @@ func pick[T any](g generator, from ...T) T { return from[g.IntN(len(from))] }
 func (g generator) schema(depth int) object {
 	makers := []func() object{g.stringSchema, g.stringSchema, g.numberSchema, g.intOrString, g.boolean}
 	if depth > 0 {
-		nested := []func(int) object{g.objectSchema, g.objectSchema, g.mapSchema, g.listSchema, g.listSchema, g.embedded, g.preserving}
-		makers = append(makers, func() object { return pick(g, nested...)(depth - 1) }, func() object { return pick(g, nested...)(depth - 1) },
+		nested := []func(int) object{
+			g.objectSchema, g.objectSchema, g.mapSchema, g.listSchema, g.listSchema, g.embedded, g.preserving,
+		}
+		makers = append(makers, func() object {
+			return pick(g, nested...)(depth - 1)
+		}, func() object { return pick(g, nested...)(depth - 1) },
 			func() object { return pick(g, nested...)(depth - 1) }, func() object { return pick(g, nested...)(depth - 1) })
 	}
 	schema := pick(g, makers...)()
@@ -33,8 +37,11 @@ func (g generator) schema(depth int) object {
 		schema["nullable"] = true
 	}
 	if g.chance(40) {
-		maps.Copy(schema, pick(g, object{"uniqueItems": true}, object{"$ref": "#/a"}, object{"x-kubernetes-list-type": "map"}, object{"default": "hello"},
-			object{"x-kubernetes-map-type": "granular"}, object{"pattern": "(("}, object{"type": "widget"}, object{"required": []any{"hello", "hello"}}, rules(object{"rule": "self.hello"})))
+		maps.Copy(schema,
+			pick(g, object{"uniqueItems": true}, object{"$ref": "#/a"}, object{"x-kubernetes-list-type": "map"},
+				object{"default": "hello"},
+				object{"x-kubernetes-map-type": "granular"}, object{"pattern": "(("}, object{"type": "widget"},
+				object{"required": []any{"hello", "hello"}}, rules(object{"rule": "self.hello"})))
 	}
 	return schema
 }
@@ -58,7 +65,8 @@ func (g generator) stringSchema() object {
 	case 1:
 		s["pattern"] = pick(g, "^[a-c]+$", "b", "^a?b?c?$")
 	case 2:
-		s["format"] = pick(g, "date", "date-time", "ipv4", "ipv6", "uuid", "byte", "email", "hostname", "cidr", "duration", "hello")
+		s["format"] = pick(g, "date", "date-time", "ipv4", "ipv6", "uuid", "byte", "email", "hostname", "cidr", "duration",
+			"hello")
 	case 3:
 		s["minLength"] = 1 + g.IntN(3)
 	case 4:
@@ -75,8 +83,10 @@ func (g generator) stringRules() object {
 	return pick(g,
 		rules(object{"rule": "self.startsWith('a')", "message": "begins otherwise"}),
 		rules(object{"rule": "self == oldSelf", "reason": "FieldValueForbidden"}),
-		rules(object{"rule": "!oldSelf.hasValue() || self.size() >= oldSelf.value().size()", "optionalOldSelf": true, "messageExpression": "'not shorter than ' + self"}),
-		rules(object{"rule": "self.matches('^[ab]*$')", "messageExpression": "self + ' has other letters'"}, object{"rule": "self.size() < 3"}),
+		rules(object{"rule": "!oldSelf.hasValue() || self.size() >= oldSelf.value().size()", "optionalOldSelf": true,
+			"messageExpression": "'not shorter than ' + self"}),
+		rules(object{"rule": "self.matches('^[ab]*$')", "messageExpression": "self + ' has other letters'"},
+			object{"rule": "self.size() < 3"}),
 	)
 }
 
@@ -92,7 +102,9 @@ func (g generator) numberSchema() object {
 	case 3:
 		s["enum"] = []any{1, 2, 3}
 	case 4:
-		maps.Copy(s, pick(g, rules(object{"rule": "self >= oldSelf", "message": "may only grow"}), rules(object{"rule": "self != type(self)(3)"}), rules(object{"rule": "self < self + type(self)(1)"})))
+		maps.Copy(s,
+			pick(g, rules(object{"rule": "self >= oldSelf", "message": "may only grow"}),
+				rules(object{"rule": "self != type(self)(3)"}), rules(object{"rule": "self < self + type(self)(1)"})))
 	}
 	if s["type"] == "integer" && g.chance(3) {
 		s["format"] = pick(g, "int32", "int64")
@@ -188,7 +200,9 @@ func (g generator) listSchema(depth int) object {
 		}
 	}
 	if g.chance(4) {
-		maps.Copy(s, pick(g, rules(object{"rule": "self.size() > 1"}), rules(object{"rule": "self.size() >= oldSelf.size()", "message": "nothing may go"})))
+		maps.Copy(s,
+			pick(g, rules(object{"rule": "self.size() > 1"}),
+				rules(object{"rule": "self.size() >= oldSelf.size()", "message": "nothing may go"})))
 	}
 	if g.chance(5) {
 		s["minItems"] = 1

@@ -16,7 +16,8 @@ import (
 // aborted is chance. The watch cache compares itself with etcd once the server has run for five
 // minutes, as it does here on a slow machine only.
 var notOfByre = []string{
-	"etcd_", "grpc_client_", "watch_cache_", "apiserver_watch_cache_", "apiserver_cache_list_", "apiserver_init_events_total",
+	"etcd_", "grpc_client_", "watch_cache_", "apiserver_watch_cache_", "apiserver_cache_list_",
+	"apiserver_init_events_total",
 	"apiserver_storage_list_", "apiserver_storage_events_received_total", "apiserver_storage_decode_errors_total",
 	"apiserver_watch_events_dispatch_duration_seconds", "apiextensions_openapi_", "apiserver_request_aborts_total",
 	"apiserver_storage_consistency_checks_total",
@@ -52,11 +53,13 @@ func compareMetrics(t *testing.T, stock, byre *peer) {
 			t.Errorf("%s has the labels %q, want %q", metric, got, want)
 		}
 	}
-	for _, metric := range []string{"apiserver_request_total", "apiserver_request_sli_duration_seconds_count", "apiserver_request_duration_seconds_count"} {
+	for _, metric := range []string{"apiserver_request_total", "apiserver_request_sli_duration_seconds_count",
+		"apiserver_request_duration_seconds_count"} {
 		compareSeries(t, metric, ofTheTables(theirs[metric]), ofTheTables(ours[metric]), 100)
 	}
 	for labels := range ours["kubernetes_build_info"] {
-		if !strings.Contains(labels, `git_version="v1.`) || !strings.Contains(labels, `major="1",minor="`) { // stock's is not built by its release's script
+		// stock's is not built by its release's script
+		if !strings.Contains(labels, `git_version="v1.`) || !strings.Contains(labels, `major="1",minor="`) {
 			t.Errorf("the build is %s", labels)
 		}
 	}
@@ -84,7 +87,8 @@ func compareSeries(t *testing.T, metric string, want, got map[string]bool, least
 
 // ofTests matches the labels of what the tables' requests ask for many times. Other resources
 // have series of each server's own controllers too.
-var ofTests = regexp.MustCompile(`resource="(pods|configmaps|secrets|services|deployments|horizontalpodautoscalers|controllerrevisions|gizmos|crons|ledgers)"|subresource="openapi/v3/?"`)
+var ofTests = regexp.MustCompile(
+	`resource="(pods|configmaps|secrets|services|deployments|horizontalpodautoscalers|controllerrevisions|gizmos|crons|ledgers)"|subresource="openapi/v3/?"`)
 
 // code matches the label of the status. A request that is polled has several, and a busy
 // server may answer 429.

@@ -16,7 +16,8 @@ var plural = map[string]struct {
 	resource   string
 	namespaced bool
 }{
-	"CSIDriver": {"csidrivers", false}, "CSINode": {"csinodes", false}, "CSIStorageCapacity": {"csistoragecapacities", true},
+	"CSIDriver": {"csidrivers", false}, "CSINode": {"csinodes", false},
+	"CSIStorageCapacity":        {"csistoragecapacities", true},
 	"CertificateSigningRequest": {"certificatesigningrequests", false},
 	"ClusterRole":               {"clusterroles", false}, "ClusterRoleBinding": {"clusterrolebindings", false},
 	"ConfigMap": {"configmaps", true}, "ControllerRevision": {"controllerrevisions", true}, "CronJob": {"cronjobs", true},
@@ -26,7 +27,8 @@ var plural = map[string]struct {
 	"Ingress": {"ingresses", true}, "IngressClass": {"ingressclasses", false}, "Job": {"jobs", true},
 	"Lease": {"leases", true}, "LimitRange": {"limitranges", true},
 	"MutatingWebhookConfiguration": {"mutatingwebhookconfigurations", false},
-	"Namespace":                    {"namespaces", false}, "NetworkPolicy": {"networkpolicies", true}, "Node": {"nodes", false},
+	"Namespace":                    {"namespaces", false}, "NetworkPolicy": {"networkpolicies", true},
+	"Node":             {"nodes", false},
 	"PersistentVolume": {"persistentvolumes", false}, "PersistentVolumeClaim": {"persistentvolumeclaims", true},
 	"Pod": {"pods", true}, "PodDisruptionBudget": {"poddisruptionbudgets", true}, "PodTemplate": {"podtemplates", true},
 	"PriorityClass": {"priorityclasses", false}, "PriorityLevelConfiguration": {"prioritylevelconfigurations", false},
@@ -39,7 +41,8 @@ var plural = map[string]struct {
 	"ValidatingAdmissionPolicy":        {"validatingadmissionpolicies", false},
 	"ValidatingAdmissionPolicyBinding": {"validatingadmissionpolicybindings", false},
 	"ValidatingWebhookConfiguration":   {"validatingwebhookconfigurations", false},
-	"VolumeAttachment":                 {"volumeattachments", false}, "VolumeAttributesClass": {"volumeattributesclasses", false},
+	"VolumeAttachment":                 {"volumeattachments", false},
+	"VolumeAttributesClass":            {"volumeattributesclasses", false},
 }
 
 const (
@@ -97,7 +100,8 @@ func lifecycle(t *testing.T, object *unstructured.Unstructured) (created, delete
 	}
 	created = []request{
 		{name: id + "dry run", method: http.MethodPost, path: collection + "?dryRun=All", body: string(body)},
-		{name: id + "create", method: http.MethodPost, path: collection + "?fieldManager=oracle&fieldValidation=Strict", body: string(body)},
+		{name: id + "create", method: http.MethodPost, path: collection + "?fieldManager=oracle&fieldValidation=Strict",
+			body: string(body)},
 		{name: id + "create again", method: http.MethodPost, path: collection, body: string(body)},
 		{name: id + "get", path: item},
 		{name: id + "get as table", path: item, accept: table},
@@ -112,12 +116,20 @@ func lifecycle(t *testing.T, object *unstructured.Unstructured) (created, delete
 		{name: id + "list metadata in protobuf", path: list(), accept: metaListProtobuf},
 		{name: id + "list in protobuf again", path: list(), accept: protobuf},
 		{name: id + "list by name", path: collection + "?fieldSelector=metadata.name%3D" + object.GetName()},
-		{name: id + "watch", path: collection + "?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D" + object.GetName(), events: 1},
-		{name: id + "watch as table from the start", path: collection + "?watch=1&timeoutSeconds=60&resourceVersion=0&fieldSelector=metadata.name%3D" + object.GetName(), accept: table, events: 1},
-		{name: id + "merge patch", method: http.MethodPatch, path: item, contentType: "application/merge-patch+json", body: label},
-		{name: id + "strategic patch", method: http.MethodPatch, path: item, contentType: "application/strategic-merge-patch+json", body: `{"metadata":{"annotations":{"oracle":null}}}`},
-		{name: id + "patch that changes nothing", method: http.MethodPatch, path: item, contentType: "application/merge-patch+json", body: `{}`},
-		{name: id + "apply", method: http.MethodPatch, path: item + "?fieldManager=applier&force=true", contentType: apply, body: string(body)},
+		{name: id + "watch",
+			path: collection + "?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D" + object.GetName(), events: 1},
+		{name: id + "watch as table from the start",
+			path: collection + "?watch=1&timeoutSeconds=60&resourceVersion=0&fieldSelector=metadata.name%3D" +
+				object.GetName(),
+			accept: table, events: 1},
+		{name: id + "merge patch", method: http.MethodPatch, path: item, contentType: "application/merge-patch+json",
+			body: label},
+		{name: id + "strategic patch", method: http.MethodPatch, path: item,
+			contentType: "application/strategic-merge-patch+json", body: `{"metadata":{"annotations":{"oracle":null}}}`},
+		{name: id + "patch that changes nothing", method: http.MethodPatch, path: item,
+			contentType: "application/merge-patch+json", body: `{}`},
+		{name: id + "apply", method: http.MethodPatch, path: item + "?fieldManager=applier&force=true", contentType: apply,
+			body: string(body)},
 		{name: id + "replace", method: http.MethodPut, path: item, body: string(body)},
 		{name: id + "get in protobuf after updates", path: item, accept: protobuf},
 		{name: id + "list in protobuf after updates", path: list(), accept: protobuf},
@@ -125,9 +137,13 @@ func lifecycle(t *testing.T, object *unstructured.Unstructured) (created, delete
 		{name: id + "list metadata after updates", path: list(), accept: metaList},
 		{name: id + "list metadata in protobuf after updates", path: list(), accept: metaListProtobuf},
 		{name: id + "get status", path: item + "/status"},
-		{name: id + "patch status", method: http.MethodPatch, path: item + "/status", contentType: "application/merge-patch+json", body: `{"metadata":{"annotations":{"status":"yes"}}}`},
-		{name: id + "apply a new one", method: http.MethodPatch, path: collection + "/second-" + object.GetName() + "?fieldManager=applier", contentType: apply, body: string(second)},
-		{name: id + "delete the new one", method: http.MethodDelete, path: collection + "/second-" + object.GetName() + "?gracePeriodSeconds=0"},
+		{name: id + "patch status", method: http.MethodPatch, path: item + "/status",
+			contentType: "application/merge-patch+json", body: `{"metadata":{"annotations":{"status":"yes"}}}`},
+		{name: id + "apply a new one", method: http.MethodPatch,
+			path: collection + "/second-" + object.GetName() + "?fieldManager=applier", contentType: apply,
+			body: string(second)},
+		{name: id + "delete the new one", method: http.MethodDelete,
+			path: collection + "/second-" + object.GetName() + "?gracePeriodSeconds=0"},
 	}
 	if object.GetKind() == "FlowSchema" {
 		// Priority and fairness adds its condition a moment later.
@@ -137,7 +153,8 @@ func lifecycle(t *testing.T, object *unstructured.Unstructured) (created, delete
 	}
 	deleted = []request{
 		{name: id + "delete dry run", method: http.MethodDelete, path: item + "?dryRun=All"},
-		{name: id + "delete", method: http.MethodDelete, path: item, body: `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`},
+		{name: id + "delete", method: http.MethodDelete, path: item,
+			body: `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`},
 		{name: id + "delete again", method: http.MethodDelete, path: item},
 		{name: id + "delete the rest", method: http.MethodDelete, path: collection + "?labelSelector=oracle%3Dyes"},
 	}

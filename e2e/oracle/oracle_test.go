@@ -122,7 +122,8 @@ func compareAll(t *testing.T, stock, byre *peer) {
 	}
 	t.Run("checks", func(t *testing.T) { compareChecks(t, stock, byre) })
 	for _, p := range []*peer{stock, byre} {
-		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: "/api/v1/namespaces", body: `{"metadata":{"name":"custom"}}`})
+		p.must(t, http.StatusCreated,
+			request{method: http.MethodPost, path: "/api/v1/namespaces", body: `{"metadata":{"name":"custom"}}`})
 	}
 	t.Run("owners", func(t *testing.T) { compareOwners(t, stock, byre) })
 	t.Run("definitions", func(t *testing.T) { compareDefinitions(t, stock, byre) })
@@ -165,9 +166,10 @@ func startBoth(t *testing.T, endpoint string, args ...string) (stock, byre *peer
 	} {
 		stock.must(t, http.StatusCreated, request{
 			method: http.MethodPost, path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?fieldManager=kube-apiserver",
-			body: fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/bootstrapping":"rbac-defaults"},"annotations":{"rbac.authorization.kubernetes.io/autoupdate":"true"}},`+
-				`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},`+
-				`"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q}]}`, b[0], b[1], b[2], b[3]),
+			body: fmt.Sprintf(
+				`{"metadata":{"name":%q,"labels":{"kubernetes.io/bootstrapping":"rbac-defaults"},"annotations":{"rbac.authorization.kubernetes.io/autoupdate":"true"}},`+
+					`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},`+
+					`"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q}]}`, b[0], b[1], b[2], b[3]),
 		})
 	}
 	return stock, byre
@@ -189,7 +191,8 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 	b, err := servers.Byre{
 		Dir:      filepath.Join(t.TempDir(), "data"),
 		Endpoint: endpoint,
-		Args:     append(flagsOfBoth("--controllers=", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"), args...),
+		Args: append(flagsOfBoth("--controllers=", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
+			args...),
 	}.Start(t.Context())
 	if err != nil {
 		return nil, err
@@ -216,7 +219,8 @@ func startByre(t *testing.T, endpoint string, args ...string) (*peer, error) {
 // startStock starts a stock server that counts its objects every second or two,
 // instead of every minute or two: that decides how it charges lists.
 func startStock(t *testing.T, args ...string) (*peer, error) {
-	s, err := servers.Stock{Dir: t.TempDir(), Args: append(flagsOfBoth("--etcd-count-metric-poll-period=1s"), args...)}.Start(t.Context())
+	s, err := servers.Stock{Dir: t.TempDir(),
+		Args: append(flagsOfBoth("--etcd-count-metric-poll-period=1s"), args...)}.Start(t.Context())
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,8 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 	inParallel(t, all, func(s shadowed) error {
 		return onBoth(stock, byre, func(p *peer) error {
 			return errors.Join(
-				p.expect(t.Context(), http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: s.definition()}),
+				p.expect(t.Context(), http.StatusCreated,
+					request{method: http.MethodPost, path: definitionsPath, contentType: "application/yaml", body: s.definition()}),
 				p.awaitDefinition(t.Context(), s.name(), decided))
 		})
 	})
@@ -82,7 +83,9 @@ func compareOwners(t *testing.T, stock, byre *peer) {
 	})
 	inParallel(t, all, func(s shadowed) error {
 		err := onBoth(stock, byre, func(p *peer) error { return p.deleteDefinition(t.Context(), s.name()) })
-		compare(t, stock, byre, request{name: "list after the definition of " + s.name(), path: s.path(s.version), normalize: normalizeKind, settles: true})
+		compare(t, stock, byre,
+			request{name: "list after the definition of " + s.name(), path: s.path(s.version), normalize: normalizeKind,
+				settles: true})
 		return err
 	})
 	for i, p := range []*peer{stock, byre} {
@@ -111,7 +114,8 @@ func inParallel(t *testing.T, all []shadowed, do func(shadowed) error) {
 
 // overlapping are the requests of which a definition might answer some.
 func overlapping(s shadowed) []request {
-	requests := []request{{name: "definition over " + s.name(), path: definitionsPath + "/" + s.name(), normalize: normalizeDefinition, settles: true}}
+	requests := []request{{name: "definition over " + s.name(), path: definitionsPath + "/" + s.name(),
+		normalize: normalizeDefinition, settles: true}}
 	for _, version := range []string{s.version, "v77"} {
 		at, as := s.path(version), s.name()+" in "+version
 		requests = append(requests,
@@ -147,7 +151,8 @@ func served(t *testing.T, p *peer) (all []shadowed) {
 			}
 		}
 	}
-	p.decode(t, request{path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}, &list)
+	p.decode(t, request{path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"},
+		&list)
 	for _, group := range list.Items {
 		name := group.Metadata.Name
 		if !strings.Contains(name, ".") || name == "apiextensions.k8s.io" || name == "apiregistration.k8s.io" {

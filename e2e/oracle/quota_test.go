@@ -19,7 +19,8 @@ import (
 const large = 200_000
 
 func mapOf(name, more string, size int) string {
-	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q%s},"data":{"text":%q}}`, name, more, strings.Repeat("x", size))
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q%s},"data":{"text":%q}}`, name, more,
+		strings.Repeat("x", size))
 }
 
 const configMaps = "/api/v1/namespaces/default/configmaps"
@@ -56,25 +57,32 @@ func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 		for _, name := range []string{"kept", "shrunk", "deleted"} {
 			p.must(t, http.StatusCreated, request{method: http.MethodPost, path: configMaps, body: mapOf(name, "", 1000)})
 		}
-		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: configMaps, body: mapOf("final", `,"finalizers":["example.com/kept"]`, 10)})
-		p.must(t, http.StatusCreated, request{method: http.MethodPost, path: leases, body: `{"metadata":{"name":"held"},"spec":{"holderIdentity":"a"}}`})
+		p.must(t, http.StatusCreated,
+			request{method: http.MethodPost, path: configMaps, body: mapOf("final", `,"finalizers":["example.com/kept"]`, 10)})
+		p.must(t, http.StatusCreated,
+			request{method: http.MethodPost, path: leases, body: `{"metadata":{"name":"held"},"spec":{"holderIdentity":"a"}}`})
 		filled[p] = p.fill(t)
 	}
 
 	const merge = "application/merge-patch+json"
 	for _, r := range []request{
 		{name: "create", method: http.MethodPost, path: configMaps, body: mapOf("more", "", 10)},
-		{name: "create with a generated name", method: http.MethodPost, path: configMaps, body: `{"metadata":{"generateName":"more-"}}`},
+		{name: "create with a generated name", method: http.MethodPost, path: configMaps,
+			body: `{"metadata":{"generateName":"more-"}}`},
 		{name: "dry run", method: http.MethodPost, path: configMaps + "?dryRun=All", body: mapOf("more", "", 10)},
 		{name: "bad object", method: http.MethodPost, path: configMaps, body: mapOf("Not A Name", "", 10)},
 		{name: "update", method: http.MethodPut, path: configMaps + "/kept", body: mapOf("kept", "", 2000)},
 		{name: "update of nothing", method: http.MethodPut, path: configMaps + "/kept", body: mapOf("kept", "", 1000)},
-		{name: "patch", method: http.MethodPatch, path: configMaps + "/kept", contentType: merge, body: `{"data":{"more":"text"}}`},
-		{name: "apply", method: http.MethodPatch, path: configMaps + "/applied?fieldManager=a", contentType: "application/apply-patch+yaml", body: mapOf("applied", "", 10)},
+		{name: "patch", method: http.MethodPatch, path: configMaps + "/kept", contentType: merge,
+			body: `{"data":{"more":"text"}}`},
+		{name: "apply", method: http.MethodPatch, path: configMaps + "/applied?fieldManager=a",
+			contentType: "application/apply-patch+yaml", body: mapOf("applied", "", 10)},
 		{name: "create of a lease", method: http.MethodPost, path: leases, body: `{"metadata":{"name":"new"}}`},
-		{name: "event", method: http.MethodPost, path: "/api/v1/namespaces/default/events", body: `{"metadata":{"name":"e"},"involvedObject":{"namespace":"default"}}`},
-		{name: "definition", method: http.MethodPost, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body: `{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced",` +
-			`"names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`},
+		{name: "event", method: http.MethodPost, path: "/api/v1/namespaces/default/events",
+			body: `{"metadata":{"name":"e"},"involvedObject":{"namespace":"default"}}`},
+		{name: "definition", method: http.MethodPost, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+			body: `{"metadata":{"name":"widgets.example.com"},"spec":{"group":"example.com","scope":"Namespaced",` +
+				`"names":{"plural":"widgets","kind":"Widget"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`},
 		{name: "get", path: configMaps + "/kept"},
 		{name: "delete", method: http.MethodDelete, path: configMaps + "/deleted"},
 		{name: "delete of what is gone", method: http.MethodDelete, path: configMaps + "/deleted"},
@@ -88,10 +96,13 @@ func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 		request
 		stock, byre int
 	}{
-		{request{name: "shorter update", method: http.MethodPut, path: configMaps + "/shrunk", body: mapOf("shrunk", "", 10)}, 500, 200},
-		{request{name: "renewal of a lease", method: http.MethodPatch, path: leases + "/held", contentType: merge, body: `{"spec":{"holderIdentity":"another"}}`}, 500, 200},
+		{request{name: "shorter update", method: http.MethodPut, path: configMaps + "/shrunk", body: mapOf("shrunk", "", 10)},
+			500, 200},
+		{request{name: "renewal of a lease", method: http.MethodPatch, path: leases + "/held", contentType: merge,
+			body: `{"spec":{"holderIdentity":"another"}}`}, 500, 200},
 		{request{name: "delete with a finalizer", method: http.MethodDelete, path: configMaps + "/final"}, 500, 200},
-		{request{name: "removal of a finalizer", method: http.MethodPatch, path: configMaps + "/final", contentType: merge, body: `{"metadata":{"finalizers":null}}`}, 500, 200},
+		{request{name: "removal of a finalizer", method: http.MethodPatch, path: configMaps + "/final", contentType: merge,
+			body: `{"metadata":{"finalizers":null}}`}, 500, 200},
 		// A load balancer sends clients to a stock server that takes no writes.
 		{request{name: "readiness", path: "/readyz"}, 200, 500},
 		{request{name: "readiness but for the quota", path: "/readyz?exclude=database-quota"}, 200, 200},
@@ -122,7 +133,8 @@ func TestDatabaseQuota_AnswersEqualStock(t *testing.T) {
 func (p *peer) fill(t *testing.T) int {
 	t.Helper()
 	for i := range 1000 {
-		a, err := p.ask(t.Context(), request{method: http.MethodPost, path: configMaps, body: mapOf(fmt.Sprintf("full-%d", i), "", large)})
+		a, err := p.ask(t.Context(),
+			request{method: http.MethodPost, path: configMaps, body: mapOf(fmt.Sprintf("full-%d", i), "", large)})
 		switch {
 		case err != nil:
 			t.Fatal(err)

@@ -13,7 +13,8 @@ func ofRelease() []request {
 		return request{name: "release: " + name, method: http.MethodPost, path: path, body: body}
 	}
 	return []request{
-		post("namespace", "/api/v1/namespaces", `{"metadata":{"name":"release","labels":{"pod-security.kubernetes.io/enforce":"baseline"}}}`),
+		post("namespace", "/api/v1/namespaces",
+			`{"metadata":{"name":"release","labels":{"pod-security.kubernetes.io/enforce":"baseline"}}}`),
 		post("a sysctl that the baseline allows", pods, // PodSecurity
 			`{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"securityContext":{"sysctls":[{"name":"net.ipv4.tcp_slow_start_after_idle","value":"1"}]}}}`),
 		post("a bundle of certificates as a volume", pods, // ClusterTrustBundleProjection
@@ -22,16 +23,19 @@ func ofRelease() []request {
 			`{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"volumes":[{"name":"v","projected":{"sources":[{"podCertificate":{"signerName":"example.com/s","keyType":"ED25519","credentialBundlePath":"f"}}]}}]}}`),
 		post("no replicas", "/apis/autoscaling/v2/namespaces/release/horizontalpodautoscalers?dryRun=All", // HPAScaleToZero
 			`{"metadata":{"name":"h"},"spec":{"minReplicas":0,"maxReplicas":1,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"},"metrics":[{"type":"External","external":{"metric":{"name":"m"},"target":{"type":"Value","value":"1"}}}]}}`),
-		post("how many replicas are unavailable", "/apis/apps/v1/namespaces/release/statefulsets?dryRun=All", // MaxUnavailableStatefulSet
+		// MaxUnavailableStatefulSet
+		post("how many replicas are unavailable", "/apis/apps/v1/namespaces/release/statefulsets?dryRun=All",
 			`{"metadata":{"name":"s"},"spec":{"serviceName":"s","selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}},"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":2}}}}`),
 		post("a ConfigMap", base+"/configmaps", configMap("c", "")),
 		{
-			name: "release: delete what can be read as if it could not", method: http.MethodDelete, // AllowUnsafeMalformedObjectDeletion
+			// AllowUnsafeMalformedObjectDeletion
+			name: "release: delete what can be read as if it could not", method: http.MethodDelete,
 			path: base + "/configmaps/c", body: `{"ignoreStoreReadErrorWithClusterBreakingPotential":true}`,
 		},
 		{
 			name: "release: streaming list, zipped", // WatchListCompression
-			path: base + "/configmaps?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+			path: base +
+				"/configmaps?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
 			// Each server zips its own revisions: the headers are compared.
 			header: http.Header{"Accept-Encoding": {"gzip"}}, normalize: func(any) any { return nil },
 		},

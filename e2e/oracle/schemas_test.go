@@ -38,12 +38,15 @@ func compareSchemas(t *testing.T, stock, byre *peer) {
 	}
 	var definitions []generatedDefinition
 	for n := 0; n < len(good); n += schemasPerDefinition {
-		definitions = append(definitions, newGeneratedDefinition(g, n/schemasPerDefinition, good[n:min(n+schemasPerDefinition, len(good))]))
+		definitions = append(definitions,
+			newGeneratedDefinition(g, n/schemasPerDefinition, good[n:min(n+schemasPerDefinition, len(good))]))
 	}
 	err := onBoth(stock, byre, func(p *peer) error {
 		var errs []error
 		for _, d := range definitions {
-			errs = append(errs, p.expect(t.Context(), http.StatusCreated, request{method: http.MethodPost, path: definitionsPath, body: d.definition(d.schemas)}))
+			errs = append(errs,
+				p.expect(t.Context(), http.StatusCreated,
+					request{method: http.MethodPost, path: definitionsPath, body: d.definition(d.schemas)}))
 		}
 		for _, d := range definitions {
 			errs = append(errs, p.awaitDefinition(t.Context(), d.plural()+".generated.example.com", decided))
@@ -140,7 +143,8 @@ func (c *comparison) define(schemas []object) []object {
 	for i, schema := range schemas {
 		group.Go(func() error {
 			r := request{
-				name: fmt.Sprintf("schema %d", i), method: http.MethodPost, path: definitionsPath + "?dryRun=All&fieldValidation=Strict",
+				name: fmt.Sprintf("schema %d", i), method: http.MethodPost,
+				path: definitionsPath + "?dryRun=All&fieldValidation=Strict",
 				body: definitionOf("trials", "Trial", schema), normalize: normalizeDefinitionCauses,
 			}
 			compare(c.t, c.stock, c.byre, r)
@@ -180,9 +184,12 @@ func (c *comparison) objects(definitions []generatedDefinition) {
 func (c *comparison) object(d generatedDefinition, i int) error {
 	name := fmt.Sprintf("%s o%d ", d.plural(), i)
 	path := fmt.Sprintf("%s/o%d", d.path(), i)
-	strict := request{name: name + "strictly", method: http.MethodPost, path: d.path() + "?dryRun=All&fieldValidation=Strict", body: d.first[i], normalize: normalizeFirstError}
+	strict := request{name: name + "strictly", method: http.MethodPost,
+		path: d.path() + "?dryRun=All&fieldValidation=Strict", body: d.first[i], normalize: normalizeFirstError}
 	compare(c.t, c.stock, c.byre, strict)
-	compare(c.t, c.stock, c.byre, request{name: name + "create", method: http.MethodPost, path: d.path(), body: d.first[i], normalize: normalizeFirstError})
+	compare(c.t, c.stock, c.byre,
+		request{name: name + "create", method: http.MethodPost, path: d.path(), body: d.first[i],
+			normalize: normalizeFirstError})
 	a, err := c.byre.ask(c.t.Context(), request{path: path})
 	if err != nil {
 		return err
@@ -193,8 +200,12 @@ func (c *comparison) object(d generatedDefinition, i int) error {
 	}
 	c.taken.Add(1)
 	compare(c.t, c.stock, c.byre, request{name: name + "get", path: path})
-	compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path + "?dryRun=All", contentType: mergePatch, body: d.second[i], normalize: normalizeFirstError})
-	compare(c.t, c.stock, c.byre, request{name: name + "apply", method: http.MethodPatch, path: path + "?fieldManager=other&dryRun=All", contentType: apply, body: d.second[i], normalize: normalizeFirstError})
+	compare(c.t, c.stock, c.byre,
+		request{name: name + "merge patch", method: http.MethodPatch, path: path + "?dryRun=All", contentType: mergePatch,
+			body: d.second[i], normalize: normalizeFirstError})
+	compare(c.t, c.stock, c.byre,
+		request{name: name + "apply", method: http.MethodPatch, path: path + "?fieldManager=other&dryRun=All",
+			contentType: apply, body: d.second[i], normalize: normalizeFirstError})
 	return nil
 }
 
@@ -213,7 +224,8 @@ func (c *comparison) tighten(g generator, definitions []generatedDefinition) {
 }
 
 func (c *comparison) tightenOne(d generatedDefinition, schemas []object) {
-	definition := request{method: http.MethodPatch, path: definitionsPath + "/" + d.plural() + ".generated.example.com", contentType: mergePatch, body: d.definition(schemas)}
+	definition := request{method: http.MethodPatch, path: definitionsPath + "/" + d.plural() + ".generated.example.com",
+		contentType: mergePatch, body: d.definition(schemas)}
 	for _, p := range []*peer{c.stock, c.byre} {
 		a, err := p.ask(c.t.Context(), definition)
 		if err != nil || a.status != http.StatusOK {
@@ -224,8 +236,12 @@ func (c *comparison) tightenOne(d generatedDefinition, schemas []object) {
 	for i := range d.first {
 		path := fmt.Sprintf("%s/o%d?dryRun=All", d.path(), i)
 		name := fmt.Sprintf("%s o%d after its schema has changed: ", d.plural(), i)
-		compare(c.t, c.stock, c.byre, request{name: name + "label", method: http.MethodPatch, path: path, contentType: mergePatch, body: `{"metadata":{"labels":{"a":"b"}}}`, normalize: normalizeFirstError, settles: true})
-		compare(c.t, c.stock, c.byre, request{name: name + "merge patch", method: http.MethodPatch, path: path, contentType: mergePatch, body: d.second[i], normalize: normalizeFirstError, settles: true})
+		compare(c.t, c.stock, c.byre,
+			request{name: name + "label", method: http.MethodPatch, path: path, contentType: mergePatch,
+				body: `{"metadata":{"labels":{"a":"b"}}}`, normalize: normalizeFirstError, settles: true})
+		compare(c.t, c.stock, c.byre,
+			request{name: name + "merge patch", method: http.MethodPatch, path: path, contentType: mergePatch, body: d.second[i],
+				normalize: normalizeFirstError, settles: true})
 	}
 }
 

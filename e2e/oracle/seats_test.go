@@ -51,7 +51,8 @@ func chargedResources() []charged {
 		{
 			group: "seats.example.com", resource: "ledgers", path: "/apis/seats.example.com/v1/namespaces/seats/ledgers",
 			object: func(name string) string {
-				return fmt.Sprintf(`{"apiVersion":"seats.example.com/v1","kind":"Ledger","metadata":{"name":%q},"value":%q}`, name, value)
+				return fmt.Sprintf(`{"apiVersion":"seats.example.com/v1","kind":"Ledger","metadata":{"name":%q},"value":%q}`, name,
+					value)
 			},
 			// Both servers store the same JSON.
 			sizes: func(stock, byre float64) bool { return stock == byre },
@@ -191,7 +192,8 @@ func (p *peer) createMany(ctx context.Context, r charged) error {
 	group.SetLimit(16)
 	for i := range seatObjects {
 		group.Go(func() error {
-			_, err := p.raw(ctx, http.StatusCreated, request{method: http.MethodPost, path: r.path, body: r.object(fmt.Sprintf("seat-%03d", i))})
+			_, err := p.raw(ctx, http.StatusCreated,
+				request{method: http.MethodPost, path: r.path, body: r.object(fmt.Sprintf("seat-%03d", i))})
 			return err
 		})
 	}

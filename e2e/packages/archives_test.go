@@ -197,7 +197,8 @@ func checkELF(t *testing.T, program string, machine elf.Machine) {
 		}
 	}
 	for _, section := range file.Sections {
-		if section.Type == elf.SHT_SYMTAB || strings.HasPrefix(section.Name, ".debug_") || strings.HasPrefix(section.Name, ".zdebug_") {
+		if section.Type == elf.SHT_SYMTAB || strings.HasPrefix(section.Name, ".debug_") ||
+			strings.HasPrefix(section.Name, ".zdebug_") {
 			t.Errorf("not stripped: it has %s", section.Name)
 		}
 	}
@@ -239,7 +240,8 @@ func checkSBOM(t *testing.T, name string, info *buildinfo.BuildInfo) {
 	if err := json.Unmarshal([]byte(readFile(t, name)), &bom); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	if bom.Format != "CycloneDX" || bom.SpecVersion == "" || bom.Metadata.Component.Name != "byre" || bom.Metadata.Component.Version == "" {
+	if bom.Format != "CycloneDX" || bom.SpecVersion == "" || bom.Metadata.Component.Name != "byre" ||
+		bom.Metadata.Component.Version == "" {
 		t.Errorf("%s begins with %q %q, of %+v", name, bom.Format, bom.SpecVersion, bom.Metadata.Component)
 	}
 	listed, linked := map[string]string{}, map[string]string{"std": strings.TrimPrefix(info.GoVersion, "go")}
@@ -258,7 +260,8 @@ func checkSBOM(t *testing.T, name string, info *buildinfo.BuildInfo) {
 	if diff := cmp.Diff(linked, listed); diff != "" {
 		t.Errorf("the modules that the program is linked from (-) and those of %s (+):\n%s", name, diff)
 	}
-	kubernetes := strings.TrimSpace(mustRun(t, "go", "-C", repository, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes"))
+	kubernetes := strings.TrimSpace(mustRun(t, "go", "-C", repository, "list", "-m", "-f", "{{.Version}}",
+		"k8s.io/kubernetes"))
 	if listed["k8s.io/kubernetes"] != kubernetes {
 		t.Errorf("%s has k8s.io/kubernetes %q, go.mod %q", name, listed["k8s.io/kubernetes"], kubernetes)
 	}
@@ -282,7 +285,8 @@ func checkVersion(t *testing.T, program, manual string) {
 		t.Fatal(err)
 	}
 	page, err := io.ReadAll(compressed)
-	if title, _, _ := strings.Cut(string(page), "\n.SH"); err != nil || !regexp.MustCompile(`"byre `+version+`"`).MatchString(title) {
+	if title, _, _ := strings.Cut(string(page), "\n.SH"); err != nil ||
+		!regexp.MustCompile(`"byre `+version+`"`).MatchString(title) {
 		t.Errorf("the manual begins with %q, want the version %s: %v", title, version, err)
 	}
 }

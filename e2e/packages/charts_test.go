@@ -31,7 +31,8 @@ func TestKustomize_IsAcceptedAsItIs(t *testing.T) {
 	}
 	container := deployment.Spec.Template.Spec.Containers[0]
 	for _, v := range container.Env {
-		if v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil && strings.Contains(strings.Join(container.Args, " "), "$("+v.Name+")") {
+		if v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil &&
+			strings.Contains(strings.Join(container.Args, " "), "$("+v.Name+")") {
 			t.Errorf("every user of the node can read the secret %s in the arguments", v.Name)
 		}
 	}
@@ -61,22 +62,28 @@ func TestHelm_RendersWhatKustomizeDoes(t *testing.T) {
 		"--set", "replicas=5,service.type=LoadBalancer,image.tag=x,externalHostname=api.example.com",
 		"--set", "extraArgs={--v=2,--audit-log-path=-}", "--set", "imagePullSecrets[0].name=registry",
 		"--set", "tolerations[0].operator=Exists", "--set", "nodeSelector.disk=ssd",
-		"--set-string", "extraEnv[0].name=BYRE_V,extraEnv[0].value=3", "--set", "extraVolumes[0].name=policy,extraVolumes[0].configMap.name=policy",
+		"--set-string", "extraEnv[0].name=BYRE_V,extraEnv[0].value=3", "--set",
+		"extraVolumes[0].name=policy,extraVolumes[0].configMap.name=policy",
 		"--set", "extraVolumeMounts[0].name=policy,extraVolumeMounts[0].mountPath=/etc/byre")
 	apply(t, other)
-	if d := deploymentOf(t, other); d.Name != "prod-byre" || !slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--external-hostname=api.example.com") {
+	if d := deploymentOf(t, other); d.Name != "prod-byre" ||
+		!slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--external-hostname=api.example.com") {
 		t.Errorf("%s with %q", d.Name, d.Spec.Template.Spec.Containers[0].Args)
 	}
 
-	alone := mustRun(t, programs.Helm.Path(), "template", "byre", chart, "--set", "replicas=1,serviceMonitor.enabled=true,serviceMonitor.labels.release=prometheus")
+	alone := mustRun(t, programs.Helm.Path(), "template", "byre", chart, "--set",
+		"replicas=1,serviceMonitor.enabled=true,serviceMonitor.labels.release=prometheus")
 	if strings.Contains(alone, "kind: PodDisruptionBudget") {
 		t.Error("a single replica has a PodDisruptionBudget, which would refuse every eviction or allow it anyway")
 	}
-	if !strings.Contains(alone, "kind: ServiceMonitor") || !strings.Contains(alone, "release: prometheus") || strings.Contains(rendered, "kind: ServiceMonitor") {
+	if !strings.Contains(alone, "kind: ServiceMonitor") || !strings.Contains(alone, "release: prometheus") ||
+		strings.Contains(rendered, "kind: ServiceMonitor") {
 		t.Errorf("the ServiceMonitor:\n%s", alone)
 	}
-	for _, value := range []string{"replica=3", "replicas=many", "goMemoryLimit=2GB", "service.type=External", "image.tags=x", "extraEnv[0].name=A,extraEnv[0].value=3"} {
-		if out, err := exec.CommandContext(t.Context(), programs.Helm.Path(), "template", "byre", chart, "--set", value).CombinedOutput(); err == nil {
+	for _, value := range []string{"replica=3", "replicas=many", "goMemoryLimit=2GB", "service.type=External",
+		"image.tags=x", "extraEnv[0].name=A,extraEnv[0].value=3"} {
+		if out, err := exec.CommandContext(t.Context(), programs.Helm.Path(), "template", "byre", chart, "--set",
+			value).CombinedOutput(); err == nil {
 			t.Errorf("--set %s is accepted: %s", value, out)
 		}
 	}
@@ -113,7 +120,8 @@ func apply(t *testing.T, manifests string) {
 		t.Fatal(err)
 	}
 	defer server.Kill()
-	out := mustRun(t, programs.Kubectl.Path(), "--kubeconfig", server.Kubeconfig, "apply", "--server-side", "--validate=strict", "--filename", file)
+	out := mustRun(t, programs.Kubectl.Path(), "--kubeconfig", server.Kubeconfig, "apply", "--server-side",
+		"--validate=strict", "--filename", file)
 	if n := strings.Count(out, "serverside-applied"); n != 3 || strings.Contains(out, "Warning") {
 		t.Errorf("kubectl apply: %s", out)
 	}

@@ -23,7 +23,8 @@ type host struct{ root string }
 func newHost(t *testing.T) host {
 	t.Helper()
 	h := host{t.TempDir()}
-	for _, dir := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "etc", "var/lib/byre"} {
+	for _, dir := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "etc",
+		"var/lib/byre"} {
 		if err := os.MkdirAll(h.path(dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +40,9 @@ func (h host) path(name string) string { return filepath.Join(h.root, name) }
 // dpkg installs or removes; the scripts of packages run in this machine, with DPKG_ROOT.
 func (h host) dpkg(t *testing.T, args ...string) {
 	t.Helper()
-	mustRun(t, "dpkg", append([]string{"--root=" + h.root, "--force-script-chrootless", "--force-not-root", "--force-depends", "--force-bad-path"}, args...)...)
+	mustRun(t, "dpkg",
+		append([]string{"--root=" + h.root, "--force-script-chrootless", "--force-not-root", "--force-depends",
+			"--force-bad-path"}, args...)...)
 }
 
 // start starts the service as its unit says.
@@ -52,15 +55,18 @@ func (h host) start(t *testing.T) *service {
 			flags = value
 		}
 	}
-	if !slices.Contains(unit["EnvironmentFile"], "-/etc/byre/byre.env") || !slices.Contains(unit["StateDirectory"], "byre") {
+	if !slices.Contains(unit["EnvironmentFile"], "-/etc/byre/byre.env") ||
+		!slices.Contains(unit["StateDirectory"], "byre") {
 		t.Fatalf("the unit reads %q and keeps its data in %q", unit["EnvironmentFile"], unit["StateDirectory"])
 	}
 	config := h.path("etc/byre/config.yaml")
-	text := strings.Replace(readFile(t, config), "\ndata-dir: /var/lib/byre\n", "\ndata-dir: "+h.path("var/lib/byre")+"\n", 1)
+	text := strings.Replace(readFile(t, config), "\ndata-dir: /var/lib/byre\n", "\ndata-dir: "+h.path("var/lib/byre")+"\n",
+		1)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	line := strings.NewReplacer("/usr/bin/", h.path("usr/bin")+"/", "/etc/byre/", h.path("etc/byre")+"/", "$BYRE_FLAGS", flags).Replace(unit["ExecStart"][0])
+	line := strings.NewReplacer("/usr/bin/", h.path("usr/bin")+"/", "/etc/byre/", h.path("etc/byre")+"/", "$BYRE_FLAGS",
+		flags).Replace(unit["ExecStart"][0])
 	words := strings.Fields(line)
 	return startService(t, exec.Command(words[0], words[1:]...))
 }
@@ -92,7 +98,8 @@ func TestDeb_KeepsTheData(t *testing.T) {
 	configure(t, h.path("etc/byre/byre.env"))
 	server := h.start(t)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}
-	if _, err := h.clientset(t).CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+	if _, err := h.clientset(t).CoreV1().ConfigMaps("default").Create(t.Context(), object,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	server.stop(t)
@@ -175,7 +182,8 @@ func upgrade(t *testing.T, kind string) string {
 // configure is what an administrator changes.
 func configure(t *testing.T, file string) {
 	t.Helper()
-	text := strings.Replace(readFile(t, file), "\nBYRE_FLAGS=\n", "\nBYRE_FLAGS=--bind-address=127.0.0.1 --secure-port=0\n", 1)
+	text := strings.Replace(readFile(t, file), "\nBYRE_FLAGS=\n",
+		"\nBYRE_FLAGS=--bind-address=127.0.0.1 --secure-port=0\n", 1)
 	if !strings.Contains(text, "--secure-port=0") {
 		t.Fatalf("no line of flags in %s", text)
 	}

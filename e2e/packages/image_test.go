@@ -62,7 +62,8 @@ func TestImage_IsValidAndServes(t *testing.T) {
 	roots := mutate.Extract(image)
 	defer roots.Close()
 	extract(t, root, roots)
-	if pem := readFile(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); strings.Count(pem, "BEGIN CERTIFICATE") < 50 {
+	if pem := readFile(t, filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); strings.Count(pem,
+		"BEGIN CERTIFICATE") < 50 {
 		t.Errorf("certificate authorities: %.100s", pem)
 	}
 	info, err := buildinfo.ReadFile(filepath.Join(root, "usr/bin/byre"))
@@ -101,7 +102,8 @@ func openImage(t *testing.T, archive string) v1.ImageIndex {
 		t.Fatal(err)
 	}
 	manifest, err := outer.IndexManifest()
-	if err != nil || len(manifest.Manifests) != 1 || manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"] == "" {
+	if err != nil || len(manifest.Manifests) != 1 ||
+		manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"] == "" {
 		t.Fatalf("the layout has %+v, want one index with a tag: %v", manifest, err)
 	}
 	index, err := outer.ImageIndex(manifest.Manifests[0].Digest)

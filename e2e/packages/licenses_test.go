@@ -26,7 +26,9 @@ func checkLicenses(t *testing.T, texts map[string]string, info *buildinfo.BuildI
 		}
 	}
 	listed, linked := map[string]string{}, map[string]string{"Go": info.GoVersion}
-	for _, m := range regexp.MustCompile(`(?m)^(\S+) (\S+): [^ ]*(?i:licen[cs]e|copying|copyright)[^ ]*$`).FindAllStringSubmatch(texts["THIRD-PARTY-LICENSES"], -1) {
+	for _, m := range regexp.MustCompile(
+		`(?m)^(\S+) (\S+): [^ ]*(?i:licen[cs]e|copying|copyright)[^ ]*$`).FindAllStringSubmatch(texts["THIRD-PARTY-LICENSES"],
+		-1) {
 		listed[m[1]] = m[2]
 	}
 	for _, module := range info.Deps {
@@ -50,7 +52,8 @@ func checkLicenses(t *testing.T, texts map[string]string, info *buildinfo.BuildI
 func TestLicenses_AreOfThisProgram(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(repository, "packaging", "licenses.sh"), dir).CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(repository, "packaging", "licenses.sh"),
+		dir).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	info, err := buildinfo.ReadFile(programs.Byre.Path())

@@ -68,7 +68,8 @@ func TestReplicas_RunAsTheirDeploymentSays(t *testing.T) {
 	}
 
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}
-	if _, err := pods[0].client(t).CoreV1().ConfigMaps("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+	if _, err := pods[0].client(t).CoreV1().ConfigMaps("default").Create(t.Context(), object,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range pods {
@@ -76,7 +77,8 @@ func TestReplicas_RunAsTheirDeploymentSays(t *testing.T) {
 			t.Errorf("%s: %v", p.name, err)
 		}
 		if os.Getuid() == 0 { // replicas are told apart by the names of their hosts
-			if out := mustRun(t, programs.Byre.Path(), "status", "--data-dir", pods[0].data); !strings.Contains(out, p.name+" apiserver-") {
+			if out := mustRun(t, programs.Byre.Path(), "status", "--data-dir", pods[0].data); !strings.Contains(out,
+				p.name+" apiserver-") {
 				t.Errorf("%s is not among the replicas:\n%s", p.name, out)
 			}
 		}
@@ -108,7 +110,8 @@ func deploy(t *testing.T, endpoint string) (*appsv1.Deployment, map[string]*core
 	page := operator.Commands(t, "install.md", "In a cluster, on PostgreSQL", 3)
 	h := operator.NewHost(t, "workstation", "postgres://byre:PASSWORD@db.example.com/byre", endpoint)
 	h.Setenv("KUBECONFIG", cluster.Kubeconfig)
-	if err := os.CopyFS(filepath.Join(h.Home(), "packaging"), os.DirFS(filepath.Join(repository, "packaging"))); err != nil {
+	if err := os.CopyFS(filepath.Join(h.Home(), "packaging"),
+		os.DirFS(filepath.Join(repository, "packaging"))); err != nil {
 		t.Fatal(err)
 	}
 	// What the first start of a byre creates.
@@ -179,7 +182,8 @@ func startPod(t *testing.T, name string, deployment *appsv1.Deployment, secrets 
 		case from.SecretKeyRef != nil:
 			variables[v.Name] = string(secrets[from.SecretKeyRef.Name].Data[from.SecretKeyRef.Key])
 		case from.FieldRef != nil:
-			variables[v.Name] = map[string]string{"status.podIP": address, "metadata.namespace": deployment.Namespace}[from.FieldRef.FieldPath]
+			variables[v.Name] = map[string]string{"status.podIP": address,
+				"metadata.namespace": deployment.Namespace}[from.FieldRef.FieldPath]
 		}
 		if variables[v.Name] == "" {
 			t.Errorf("%s is empty", v.Name)
@@ -203,7 +207,9 @@ func startPod(t *testing.T, name string, deployment *appsv1.Deployment, secrets 
 }
 
 // mountVolume makes an empty directory, or a file of a Secret.
-func mountVolume(t *testing.T, path string, mount corev1.VolumeMount, volume corev1.Volume, secrets map[string]*corev1.Secret) {
+func mountVolume(
+	t *testing.T, path string, mount corev1.VolumeMount, volume corev1.Volume, secrets map[string]*corev1.Secret,
+) {
 	t.Helper()
 	if volume.EmptyDir != nil {
 		if err := errors.Join(os.MkdirAll(path, 0o755), os.Chmod(path, 0o777)); err != nil {
@@ -222,7 +228,9 @@ func mountVolume(t *testing.T, path string, mount corev1.VolumeMount, volume cor
 
 // start starts the container's command. As root it runs as the container's user, on a host that
 // has the Pod's name.
-func (p *pod) start(t *testing.T, root string, security *corev1.PodSecurityContext, args []string, variables map[string]string) {
+func (p *pod) start(
+	t *testing.T, root string, security *corev1.PodSecurityContext, args []string, variables map[string]string,
+) {
 	t.Helper()
 	program := filepath.Join(root, "byre")
 	mustRun(t, "cp", programs.Byre.Path(), program) // the container's user may not enter its directory
@@ -261,11 +269,14 @@ func (p *pod) probe(probe *corev1.Probe) error {
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
 		Timeout:   time.Duration(probe.TimeoutSeconds) * time.Second,
 	}
-	i := slices.IndexFunc(p.container.Ports, func(port corev1.ContainerPort) bool { return port.Name == probe.HTTPGet.Port.StrVal })
+	i := slices.IndexFunc(p.container.Ports, func(port corev1.ContainerPort) bool {
+		return port.Name == probe.HTTPGet.Port.StrVal
+	})
 	if i < 0 || p.container.Ports[i].ContainerPort != 6443 { // where byre serves without --secure-port
 		return fmt.Errorf("the probe asks port %v of %v", probe.HTTPGet.Port, p.container.Ports)
 	}
-	response, err := client.Get(strings.ToLower(string(probe.HTTPGet.Scheme)) + "://127.0.0.1:" + p.port + probe.HTTPGet.Path)
+	response, err := client.Get(strings.ToLower(string(probe.HTTPGet.Scheme)) + "://127.0.0.1:" +
+		p.port + probe.HTTPGet.Path)
 	if err != nil {
 		return err
 	}

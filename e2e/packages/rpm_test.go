@@ -37,7 +37,8 @@ func TestRPM_HasTheFiles(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"/usr/bin/byre", "/usr/bin/kubectl-byre", "/usr/bin/kubectl_complete-byre", "/usr/lib/systemd/system/byre.service", "/usr/lib/sysusers.d/byre.conf",
+		"/usr/bin/byre", "/usr/bin/kubectl-byre", "/usr/bin/kubectl_complete-byre", "/usr/lib/systemd/system/byre.service",
+		"/usr/lib/sysusers.d/byre.conf",
 		"/usr/share/man/man8/byre-serve.8.gz", "/usr/share/zsh/site-functions/_byre",
 	} {
 		if !slices.Contains(names, want) {
@@ -54,7 +55,8 @@ func TestRPM_HasTheFiles(t *testing.T) {
 		t.Errorf("files that are marked as licences: %q", texts)
 	}
 	for tag, want := range map[int]string{
-		rpmutils.PREIN: "/usr/bin/byre backup", rpmutils.POSTIN: "systemctl try-restart", rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",
+		rpmutils.PREIN: "/usr/bin/byre backup", rpmutils.POSTIN: "systemctl try-restart",
+		rpmutils.PREUN: "systemctl disable --now", rpmutils.POSTUN: "systemctl daemon-reload",
 	} {
 		script, err := header.GetString(tag)
 		if err != nil || !strings.Contains(script, want) {

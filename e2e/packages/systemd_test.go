@@ -84,17 +84,20 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 	}
 	m.kubectl(t, "get", "configmap", "kept")
 	// The program before the upgrade has made a backup.
-	if out := m.run(t, "byre", "backup", "verify", "/var/lib/byre/upgrades"); strings.Count(out, ": complete, revision ") != 1 {
+	if out := m.run(t, "byre", "backup", "verify", "/var/lib/byre/upgrades"); strings.Count(out,
+		": complete, revision ") != 1 {
 		t.Errorf("backups of the upgrade: %s", out)
 	}
 	// Root needs no flags.
-	if out := m.run(t, "byre", "status"); !strings.Contains(out, "ready") || !strings.Contains(out, "/var/lib/byre/upgrades/byre-") {
+	if out := m.run(t, "byre", "status"); !strings.Contains(out, "ready") ||
+		!strings.Contains(out, "/var/lib/byre/upgrades/byre-") {
 		t.Errorf("byre status: %s", out)
 	}
 
 	m.run(t, "systemctl", "stop", "byre.service")
 	install("/next/" + packages.next)
-	m.mustBe(t, "after an upgrade of a byre that is stopped", map[string]string{"ActiveState": "inactive", "UnitFileState": "enabled"})
+	m.mustBe(t, "after an upgrade of a byre that is stopped",
+		map[string]string{"ActiveState": "inactive", "UnitFileState": "enabled"})
 
 	// A standby has a copy, and no database to back up.
 	m.run(t, "mv", "/var/lib/byre/byre.db", "/var/lib/byre/byre.db.standby")
@@ -112,7 +115,8 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE byre_schema_version SET version = %[1]d; UPDATE store SET least_version = %[1]d`, version))
+		_, err = db.ExecContext(t.Context(),
+			fmt.Sprintf(`UPDATE byre_schema_version SET version = %[1]d; UPDATE store SET least_version = %[1]d`, version))
 		if err := errors.Join(err, db.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +145,8 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 	process := m.path("/proc/" + m.property(t, "MainPID"))
 	m.run(t, packages.remove...)
 	m.mustBe(t, "after the removal", map[string]string{"LoadState": "not-found", "ActiveState": "inactive"})
-	for _, gone := range []string{process, m.path("/usr/bin/byre"), m.path("/etc/systemd/system/multi-user.target.wants/byre.service")} {
+	for _, gone := range []string{process, m.path("/usr/bin/byre"),
+		m.path("/etc/systemd/system/multi-user.target.wants/byre.service")} {
 		if _, err := os.Lstat(gone); err == nil {
 			t.Errorf("%s is still there after the removal", gone)
 		}
@@ -156,7 +161,8 @@ func testLifecycle(t *testing.T, packages manager, first string) {
 	enable()
 	m.kubectl(t, "get", "configmap", "kept")
 	// What the restrictions refuse a program, it logs.
-	if log := m.run(t, "journalctl", "--unit=byre.service", "--no-pager"); strings.Contains(strings.ToLower(log), "not permitted") {
+	if log := m.run(t, "journalctl", "--unit=byre.service", "--no-pager"); strings.Contains(strings.ToLower(log),
+		"not permitted") {
 		t.Errorf("the restrictions refuse what byre does:\n%s", log)
 	}
 }
@@ -189,7 +195,8 @@ func (m machine) mustBeConfined(t *testing.T) {
 		fields := strings.Fields(line)
 		options[fields[1]] = fields[3]
 	}
-	for directory, want := range map[string]string{"/": "ro", "/usr": "ro", "/etc": "ro", "/var/lib/byre": "rw", "/var/log/byre": "rw"} {
+	for directory, want := range map[string]string{"/": "ro", "/usr": "ro", "/etc": "ro", "/var/lib/byre": "rw",
+		"/var/log/byre": "rw"} {
 		if first, _, _ := strings.Cut(options[directory], ","); first != want {
 			t.Errorf("byre sees %s mounted with %q, want %s", directory, options[directory], want)
 		}

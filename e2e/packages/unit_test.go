@@ -41,7 +41,8 @@ func TestUnit_PassesSystemdsChecks(t *testing.T) {
 	text := readFile(t, filepath.Join(repository, "packaging", "systemd", "byre.service"))
 	unit := filepath.Join(t.TempDir(), "byre.service")
 	// The program is not installed here.
-	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(text, "/usr/bin/byre", programs.Byre.Path())), 0o644); err != nil {
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(text, "/usr/bin/byre", programs.Byre.Path())),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out := mustRun(t, "systemd-analyze", "verify", "--man=no", unit); strings.Contains(out, "byre.service") {

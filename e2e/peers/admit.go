@@ -63,7 +63,10 @@ func admit(w http.ResponseWriter, r *http.Request) {
 }
 
 // patch changes one label of the object in question.
-func patch(asked *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse, label string, change func(old string) string) error {
+func patch(
+	asked *admissionv1.AdmissionRequest, response *admissionv1.AdmissionResponse, label string,
+	change func(old string) string,
+) error {
 	var object struct {
 		Metadata struct {
 			Labels map[string]string `json:"labels"`

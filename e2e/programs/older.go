@@ -16,8 +16,9 @@ import (
 const OlderVariable = "BYRE_OLDER"
 
 // ErrNoHistory means that this repository lacks the commits that an older byre is built from.
-var ErrNoHistory = errors.New("this checkout has no history to build an older byre from (an archive, or a shallow clone): " +
-	"fetch it (git fetch --unshallow), or name the program of an earlier release by " + OlderVariable + "=PATH")
+var ErrNoHistory = errors.New(
+	"this checkout has no history to build an older byre from (an archive, or a shallow clone): " +
+		"fetch it (git fetch --unshallow), or name the program of an earlier release by " + OlderVariable + "=PATH")
 
 // Oldest is the commit of the oldest program whose databases this one upgrades in place: the first
 // with the schema as it is now. What is released gets a name beside it.
@@ -111,7 +112,8 @@ func RevertSchema(ctx context.Context, newer, older, endpoint string) error {
 		if err != nil || !isNewer {
 			return err
 		}
-		if out, err := exec.CommandContext(ctx, newer, "migrate", "down", "--endpoint", endpoint).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, newer, "migrate", "down", "--endpoint",
+			endpoint).CombinedOutput(); err != nil {
 			return fmt.Errorf("migrate down: %w: %s", err, out)
 		}
 	}

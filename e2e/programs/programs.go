@@ -36,10 +36,13 @@ const kubernetesStamp = "-s -w" +
 var (
 	Byre      = Program{"byre", "./cmd/byre", ".", "bin/byre", "", ""}
 	Kubectl   = Program{"kubectl", "k8s.io/kubernetes/cmd/kubectl", "e2e", "bin/e2e/kubectl", kubernetesStamp, ""}
-	APIServer = Program{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "e2e", "bin/e2e/kube-apiserver", kubernetesStamp, ""}
+	APIServer = Program{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", "e2e", "bin/e2e/kube-apiserver",
+		kubernetesStamp, ""}
 	// ControllerManager and Scheduler are upstream's; byre has both in its process too.
-	ControllerManager = Program{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "e2e", "bin/e2e/kube-controller-manager", kubernetesStamp, ""}
-	Scheduler         = Program{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", "e2e", "bin/e2e/kube-scheduler", kubernetesStamp, ""}
+	ControllerManager = Program{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", "e2e",
+		"bin/e2e/kube-controller-manager", kubernetesStamp, ""}
+	Scheduler = Program{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", "e2e", "bin/e2e/kube-scheduler",
+		kubernetesStamp, ""}
 
 	Etcd    = Program{"etcd", "go.etcd.io/etcd/server/v3", "e2e", "bin/e2e/etcd", "-s -w", ""}
 	Etcdutl = Program{"etcdutl", "go.etcd.io/etcd/etcdutl/v3", "e2e", "bin/e2e/etcdutl", "-s -w", ""}
@@ -51,19 +54,25 @@ var (
 	Wardle = Program{"sample-apiserver", "k8s.io/sample-apiserver", "e2e", "bin/e2e/sample-apiserver", "-s -w", ""}
 	Faulty = Program{"byre with a driver that kills it", "./robustness/faulty", "e2e", "bin/e2e/faulty", "", ""}
 	// SettableClock is byre whose wall clock a file sets.
-	SettableClock = Program{"byre whose clock can be set", "./cmd/byre", ".", "bin/e2e/byre-clock", "-checklinkname=0", "e2e/robustness/testdata/clock"}
+	SettableClock = Program{"byre whose clock can be set", "./cmd/byre", ".", "bin/e2e/byre-clock", "-checklinkname=0",
+		"e2e/robustness/testdata/clock"}
 	// Guard ends the processes of a failover test.
 	Guard = Program{"guard", "./failover/guard", "e2e", "bin/e2e/guard", "-s -w", ""}
 	// Litestream replicates a SQLite file.
-	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream", "bin/e2e/litestream", "-s -w", ""}
+	Litestream = Program{"litestream", "github.com/benbjohnson/litestream/cmd/litestream", "e2e/programs/litestream",
+		"bin/e2e/litestream", "-s -w", ""}
 	// Versitygw serves a directory by S3's protocol.
-	Versitygw = Program{"versitygw", "github.com/versity/versitygw/cmd/versitygw", "e2e/programs/versitygw", "bin/e2e/versitygw", "-s -w", ""}
-	Kubelet   = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet", kubernetesStamp, ""}
+	Versitygw = Program{"versitygw", "github.com/versity/versitygw/cmd/versitygw", "e2e/programs/versitygw",
+		"bin/e2e/versitygw", "-s -w", ""}
+	Kubelet = Program{"kubelet", "k8s.io/kubernetes/cmd/kubelet", "e2e/programs/kubelet", "bin/e2e/kubelet",
+		kubernetesStamp, ""}
 	// Kubemark is upstream's hollow kubelet: a kubelet before a fake of a container runtime.
-	Kubemark = Program{"kubemark", "k8s.io/kubernetes/cmd/kubemark", "e2e/programs/kubelet", "bin/e2e/kubemark", kubernetesStamp, ""}
-	Kwok     = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w", ""}
+	Kubemark = Program{"kubemark", "k8s.io/kubernetes/cmd/kubemark", "e2e/programs/kubelet", "bin/e2e/kubemark",
+		kubernetesStamp, ""}
+	Kwok = Program{"kwok", "sigs.k8s.io/kwok/cmd/kwok", "e2e/programs/kwok", "bin/e2e/kwok", "-s -w", ""}
 	// Ginkgo runs upstream's end-to-end tests, several at a time.
-	Ginkgo = Program{"ginkgo", "github.com/onsi/ginkgo/v2/ginkgo", "e2e/programs/conformance", "bin/e2e/ginkgo", "-s -w", ""}
+	Ginkgo = Program{"ginkgo", "github.com/onsi/ginkgo/v2/ginkgo", "e2e/programs/conformance", "bin/e2e/ginkgo", "-s -w",
+		""}
 )
 
 // Build builds the programs, one after the other. The error of a failed build contains the

@@ -119,7 +119,9 @@ func firstOfEachName(objects []*unstructured.Unstructured) []*unstructured.Unstr
 }
 
 // readObjects reads the objects that are wanted from files and folders.
-func readObjects(root fs.FS, paths []string, wanted func(*unstructured.Unstructured) bool) (all []*unstructured.Unstructured, err error) {
+func readObjects(
+	root fs.FS, paths []string, wanted func(*unstructured.Unstructured) bool,
+) (all []*unstructured.Unstructured, err error) {
 	for _, start := range paths {
 		before := len(all)
 		err := fs.WalkDir(root, start, func(name string, entry fs.DirEntry, err error) error {

@@ -47,7 +47,8 @@ var All = []Project{{
 	},
 }, {
 	Name:   "cert-manager",
-	Module: "github.com/cert-manager/cert-manager", Version: "v1.18.2", Sum: "h1:H2P75ycGcTMauV3gvpkDqLdS3RSXonWF2S49QGA1PZE=",
+	Module: "github.com/cert-manager/cert-manager", Version: "v1.18.2",
+	Sum:         "h1:H2P75ycGcTMauV3gvpkDqLdS3RSXonWF2S49QGA1PZE=",
 	Definitions: []string{"deploy/crds"},
 	Samples:     []string{"test/fixtures/cert-manager-resources.yaml"},
 	Refusals: []string{
@@ -72,7 +73,8 @@ var All = []Project{{
 	},
 }, {
 	Name:   "prometheus-operator",
-	Module: "github.com/prometheus-operator/prometheus-operator", Version: "v0.84.0", Sum: "h1:XXm7lKizTnnxeSwI01wjNAapKzw/4XAPdpcZqjRKgRU=",
+	Module: "github.com/prometheus-operator/prometheus-operator", Version: "v0.84.0",
+	Sum:         "h1:XXm7lKizTnnxeSwI01wjNAapKzw/4XAPdpcZqjRKgRU=",
 	Definitions: []string{"example/prometheus-operator-crd-full"},
 	Samples:     []string{"example"},
 	Unfit:       []string{"", "servicemonitor-example"}, // "" are without a name

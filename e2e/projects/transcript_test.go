@@ -80,7 +80,8 @@ func lifecycle(p Project, m Manifests) []step {
 		in("apply samples", "apply", "--server-side", "--force-conflicts", "-f", "samples.yaml"),
 		in("objects", "get", "-f", "samples.yaml", "-o", "json", "--show-managed-fields"),
 		// A sample's finalizer would wait for a controller.
-		in("patch", "patch", "-f", "samples.yaml", "--type", "merge", "-p", `{"metadata":{"labels":{"patched":"yes"},"finalizers":null}}`),
+		in("patch", "patch", "-f", "samples.yaml", "--type", "merge", "-p",
+			`{"metadata":{"labels":{"patched":"yes"},"finalizers":null}}`),
 		full(in("selected", "get", all, "-l", "patched=yes")),
 		in("malformed", "create", "-f", "malformed.yaml"),
 		full(in("malformed, applied", "apply", "--server-side", "-f", "malformed.yaml")),
@@ -122,7 +123,8 @@ func (s target) kubectl(ctx context.Context, home, dir string, do step) (output,
 		// A stock server's finalizer forgets a definition after a conflict until the
 		// definition is changed, or for five minutes.
 		if do.untilEmpty && s.name == "stock" && attempt%10 == 9 {
-			change := step{args: []string{"annotate", "--overwrite", "-f", "definitions.yaml", fmt.Sprintf("attempt=%d", attempt)}}
+			change := step{args: []string{"annotate", "--overwrite", "-f", "definitions.yaml",
+				fmt.Sprintf("attempt=%d", attempt)}}
 			if _, err := s.once(ctx, home, dir, change); err != nil {
 				return answer, err
 			}
@@ -150,7 +152,8 @@ func (s target) once(ctx context.Context, home, dir string, do step) (output, er
 	cmd := exec.CommandContext(ctx, programs.Kubectl.Path(), do.args...)
 	cmd.Dir = dir
 	// A program that ends in a second needs no garbage collection.
-	cmd.Env = append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", "HOME="+home, "KUBECONFIG="+s.server.Kubeconfig, "KUBECACHEDIR="+filepath.Join(home, "cache"))
+	cmd.Env = append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", "HOME="+home, "KUBECONFIG="+s.server.Kubeconfig,
+		"KUBECACHEDIR="+filepath.Join(home, "cache"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -51,7 +51,8 @@ func startVersitygw(t testing.TB) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", storetest.S3Region, "--quiet", "posix", dir)
+	service := exec.Command(programs.Versitygw.Path(), "--port", socket, "--region", storetest.S3Region, "--quiet",
+		"posix", dir)
 	service.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+storetest.S3AccessKey, "ROOT_SECRET_KEY="+storetest.S3SecretKey)
 	service.Stdout, service.Stderr = log, log
 	if err := service.Start(); err != nil {

@@ -95,7 +95,8 @@ func (p *episode) begin(ctx context.Context) (int64, error) {
 				return 0, err
 			}
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}
-			if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil &&
+				!apierrors.IsAlreadyExists(err) {
 				return 0, err
 			}
 		}
@@ -180,7 +181,8 @@ func (p *episode) awaitAll(ctx context.Context, after time.Duration) (time.Durat
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%d of %d replicas acknowledge writes %v after the fault", len(first), len(p.Env.serving()), patience)
+			return 0,
+				fmt.Errorf("%d of %d replicas acknowledge writes %v after the fault", len(first), len(p.Env.serving()), patience)
 		case <-next:
 		}
 	}

@@ -29,18 +29,24 @@ func clockFaults() []Fault {
 	}
 	all := []Fault{
 		{Name: "the clock of a process is set an hour ahead, an hour back, and right", Inject: setTwice(time.Hour)},
-		{Name: "the clock of the machine that serves is set ten minutes ahead, ten back, and right", Databases: machineKinds, Inject: setTwice(10 * time.Minute)},
-		{Name: "the clock of the machine that serves is set an hour ahead, so that S3 refuses its requests", Databases: machineKinds,
+		{Name: "the clock of the machine that serves is set ten minutes ahead, ten back, and right", Databases: machineKinds,
+			Inject: setTwice(10 * time.Minute)},
+		{Name: "the clock of the machine that serves is set an hour ahead, so that S3 refuses its requests",
+			Databases: machineKinds,
 			Inject: func(ctx context.Context, e *Env) error {
 				holder, _, _, _ := e.both()
 				var err error
-				return errors.Join(e.loseBucket(ctx, func() { err = holder.setClock(time.Hour) }, func() { err = errors.Join(err, holder.setClock(0)) }), err)
+				return errors.Join(e.loseBucket(ctx, func() {
+					err = holder.setClock(time.Hour)
+				}, func() { err = errors.Join(err, holder.setClock(0)) }), err)
 			}},
-		{Name: "kill -9 of the machine that serves, whose clock is ten minutes behind; that of the other one is ten ahead", Databases: machineKinds,
+		{Name: "kill -9 of the machine that serves, whose clock is ten minutes behind; that of the other one is ten ahead",
+			Databases: machineKinds,
 			Inject: func(ctx context.Context, e *Env) error {
 				holder, standby, _, _ := e.both()
 				const by = 10 * time.Minute // S3 refuses requests that are a quarter of an hour off
-				err := errors.Join(holder.setClock(-by), standby.setClock(by), holder.awaitClock(ctx, -by), e.AwaitWrites(ctx, calm))
+				err := errors.Join(holder.setClock(-by), standby.setClock(by), holder.awaitClock(ctx, -by),
+					e.AwaitWrites(ctx, calm))
 				return errors.Join(err, e.crash(ctx, func(*Replica) error { return nil }))
 			}},
 	}

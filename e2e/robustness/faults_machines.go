@@ -20,36 +20,42 @@ func machineFaults() []Fault {
 		{Name: "kill -9 of the machine that serves; it comes back", Inject: func(ctx context.Context, e *Env) error {
 			return e.crash(ctx, func(*Replica) error { return nil })
 		}},
-		{Name: "kill -9 of the machine that serves; it is started again at once", Inject: func(ctx context.Context, e *Env) error {
-			holder, _, _, _ := e.both()
-			holder.Kill()
-			return errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder))
-		}},
-		{Name: "kill -9 of the machine that serves; it comes back with an empty disk", Inject: func(ctx context.Context, e *Env) error {
-			return e.crash(ctx, (*Replica).wipe)
-		}},
-		{Name: "SIGSTOP of the machine that serves, until the other one does", Inject: func(ctx context.Context, e *Env) error {
-			holder, _, _, _ := e.both()
-			if err := holder.Suspend(); err != nil {
-				return err
-			}
-			err := e.takesOver(ctx, e.recorder.Lose())
-			return errors.Join(err, e.AwaitWrites(ctx, calm), holder.Resume(), holder.ended(ctx), holder.follow(ctx))
-		}},
-		{Name: "the network from the machine that serves to the bucket swallows everything", Inject: func(ctx context.Context, e *Env) error {
-			_, _, path, _ := e.both()
-			return e.loseBucket(ctx, path.Cut, path.Mend)
-		}},
-		{Name: "the network from both machines to the bucket swallows everything", Inject: func(ctx context.Context, e *Env) error {
-			_, _, one, other := e.both()
-			return e.loseBucket(ctx, func() { one.Cut(); other.Cut() }, func() { one.Mend(); other.Mend() })
-		}},
-		{Name: "the network from the standby to the bucket swallows everything for 20 s", Inject: func(ctx context.Context, e *Env) error {
-			_, _, _, path := e.both()
-			path.Cut()
-			defer path.Mend()
-			return e.Pause(ctx, 20*time.Second)
-		}},
+		{Name: "kill -9 of the machine that serves; it is started again at once",
+			Inject: func(ctx context.Context, e *Env) error {
+				holder, _, _, _ := e.both()
+				holder.Kill()
+				return errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder))
+			}},
+		{Name: "kill -9 of the machine that serves; it comes back with an empty disk",
+			Inject: func(ctx context.Context, e *Env) error {
+				return e.crash(ctx, (*Replica).wipe)
+			}},
+		{Name: "SIGSTOP of the machine that serves, until the other one does",
+			Inject: func(ctx context.Context, e *Env) error {
+				holder, _, _, _ := e.both()
+				if err := holder.Suspend(); err != nil {
+					return err
+				}
+				err := e.takesOver(ctx, e.recorder.Lose())
+				return errors.Join(err, e.AwaitWrites(ctx, calm), holder.Resume(), holder.ended(ctx), holder.follow(ctx))
+			}},
+		{Name: "the network from the machine that serves to the bucket swallows everything",
+			Inject: func(ctx context.Context, e *Env) error {
+				_, _, path, _ := e.both()
+				return e.loseBucket(ctx, path.Cut, path.Mend)
+			}},
+		{Name: "the network from both machines to the bucket swallows everything",
+			Inject: func(ctx context.Context, e *Env) error {
+				_, _, one, other := e.both()
+				return e.loseBucket(ctx, func() { one.Cut(); other.Cut() }, func() { one.Mend(); other.Mend() })
+			}},
+		{Name: "the network from the standby to the bucket swallows everything for 20 s",
+			Inject: func(ctx context.Context, e *Env) error {
+				_, _, _, path := e.both()
+				path.Cut()
+				defer path.Mend()
+				return e.Pause(ctx, 20*time.Second)
+			}},
 		{Name: "each request to the bucket takes 0.5 s for 20 s", Inject: func(ctx context.Context, e *Env) error {
 			_, _, one, other := e.both()
 			one.Slow(500 * time.Millisecond)
@@ -63,29 +69,31 @@ func machineFaults() []Fault {
 			standby.Kill()
 			return errors.Join(standby.wipe(), standby.follow(ctx))
 		}},
-		{Name: "the bucket loses a change of the copy, and kill -9 of the machine that serves", Inject: func(ctx context.Context, e *Env) error {
-			holder, standby, err := e.loseChange(ctx)
-			if err != nil {
-				return err
-			}
-			err = await(ctx, standby.Name+" refuses to take over", func(context.Context) error {
-				if !strings.Contains(standby.Server.Log(), "and has commits that this server does not have") {
-					return errors.New("it does not say so")
+		{Name: "the bucket loses a change of the copy, and kill -9 of the machine that serves",
+			Inject: func(ctx context.Context, e *Env) error {
+				holder, standby, err := e.loseChange(ctx)
+				if err != nil {
+					return err
+				}
+				err = await(ctx, standby.Name+" refuses to take over", func(context.Context) error {
+					if !strings.Contains(standby.Server.Log(), "and has commits that this server does not have") {
+						return errors.New("it does not say so")
+					}
+					return nil
+				})
+				return errors.Join(err, holder.Start(ctx), e.awaitHolder(ctx, holder))
+			}},
+		{Name: "kill -9 of the machine that serves; it comes back with an earlier snapshot of its disk",
+			Inject: func(ctx context.Context, e *Env) error {
+				if err := e.rollBack(ctx, ""); err != nil {
+					return err
+				}
+				holder, _, _, _ := e.both()
+				if !strings.Contains(holder.Server.Log(), "a snapshot or a clone of it") {
+					return fmt.Errorf("%s does not say that its disk was rolled back", holder.Name)
 				}
 				return nil
-			})
-			return errors.Join(err, holder.Start(ctx), e.awaitHolder(ctx, holder))
-		}},
-		{Name: "kill -9 of the machine that serves; it comes back with an earlier snapshot of its disk", Inject: func(ctx context.Context, e *Env) error {
-			if err := e.rollBack(ctx, ""); err != nil {
-				return err
-			}
-			holder, _, _, _ := e.both()
-			if !strings.Contains(holder.Server.Log(), "a snapshot or a clone of it") {
-				return fmt.Errorf("%s does not say that its disk was rolled back", holder.Name)
-			}
-			return nil
-		}},
+			}},
 		{Name: "SIGTERM of the machine that serves", Inject: func(ctx context.Context, e *Env) error {
 			holder, _, _, _ := e.both()
 			if err := holder.Stop(); err != nil {
@@ -121,8 +129,8 @@ func (e *Env) loseChange(ctx context.Context) (holder, standby *Replica, err err
 	return holder, standby, err
 }
 
-// rollBack puts the disk of the machine that serves back to what it was before some writes, and starts it again, before the
-// other one takes over. An empty program is the one that it had.
+// rollBack puts the disk of the machine that serves back to what it was before some writes, and starts it again, before
+// the other one takes over. An empty program is the one that it had.
 func (e *Env) rollBack(ctx context.Context, program string) error {
 	holder, _, _, _ := e.both()
 	snapshot := e.TB.TempDir()

@@ -64,7 +64,8 @@ func (e *Env) killAt(ctx context.Context, point string, env ...string) error {
 			}
 		}
 		if !wasKilled(err) {
-			return fmt.Errorf("byre ended %s, but not by a kill -9: %w\n%s", point, cmp.Or(err, errEndedWell), r.Server.LogTail())
+			return fmt.Errorf("byre ended %s, but not by a kill -9: %w\n%s", point, cmp.Or(err, errEndedWell),
+				r.Server.LogTail())
 		}
 	}
 	r.Config = asItIs

@@ -44,25 +44,32 @@ func connectionFaults() []Fault {
 		return site(func(ctx context.Context, s *pgtest.Site) error { return s.AtCommit(ctx, point, action, nil) })
 	}
 	return []Fault{
-		{Name: "all connections to PostgreSQL are dropped", Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.DropConnections(ctx) })},
-		{Name: "the network to PostgreSQL is slow: 50 ms in each direction for 2 s", IsLong: true, Inject: site(func(ctx context.Context, s *pgtest.Site) error {
-			return s.Delay(ctx, 50*time.Millisecond, 2*outage)
+		{Name: "all connections to PostgreSQL are dropped", Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+			return s.DropConnections(ctx)
 		})},
-		{Name: "the network to PostgreSQL swallows everything for 1 s", IsLong: true, Inject: site(func(ctx context.Context, s *pgtest.Site) error {
-			return s.Blackhole(ctx, outage)
-		})},
-		{Name: "the network from one process to PostgreSQL swallows everything for 8 s", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
-			proxies := e.Database.Site.Replicas[0]
-			for _, p := range proxies {
-				p.Blackhole()
-				defer p.Forward()
-			}
-			return e.Pause(ctx, 8*time.Second)
-		}},
+		{Name: "the network to PostgreSQL is slow: 50 ms in each direction for 2 s", IsLong: true,
+			Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+				return s.Delay(ctx, 50*time.Millisecond, 2*outage)
+			})},
+		{Name: "the network to PostgreSQL swallows everything for 1 s", IsLong: true,
+			Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+				return s.Blackhole(ctx, outage)
+			})},
+		{Name: "the network from one process to PostgreSQL swallows everything for 8 s", IsLong: true,
+			Inject: func(ctx context.Context, e *Env) error {
+				proxies := e.Database.Site.Replicas[0]
+				for _, p := range proxies {
+					p.Blackhole()
+					defer p.Forward()
+				}
+				return e.Pause(ctx, 8*time.Second)
+			}},
 		{Name: "the connection breaks before COMMIT has arrived", IsLong: true, Inject: atCommit(pgtest.Sent, pgtest.Drop)},
 		{Name: "the connection breaks before COMMIT is answered", Inject: atCommit(pgtest.Answered, pgtest.Drop)},
-		{Name: "the network swallows COMMIT, and what follows on that connection", IsLong: true, Inject: atCommit(pgtest.Sent, pgtest.Swallow)},
-		{Name: "the network swallows the answer of COMMIT, and what follows on that connection", IsLong: true, Inject: atCommit(pgtest.Answered, pgtest.Swallow)},
+		{Name: "the network swallows COMMIT, and what follows on that connection", IsLong: true,
+			Inject: atCommit(pgtest.Sent, pgtest.Swallow)},
+		{Name: "the network swallows the answer of COMMIT, and what follows on that connection", IsLong: true,
+			Inject: atCommit(pgtest.Answered, pgtest.Swallow)},
 	}
 }
 
@@ -84,30 +91,43 @@ func killFaults() []Fault {
 	const write, compact = "INSERT INTO undo_log", "DELETE FROM undo_log"
 	return []Fault{
 		kill("before COMMIT", true, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Sent}),
-		kill("after COMMIT, before its answer", false, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Answered}),
-		kill("between the answer of COMMIT and the publishing of its changes", true, pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Delivered}),
+		kill("after COMMIT, before its answer", false,
+			pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Answered}),
+		kill("between the answer of COMMIT and the publishing of its changes", true,
+			pgtest.Failpoint{Statement: "COMMIT", After: write, Point: pgtest.Delivered}),
 		kill("in a compaction, before it deletes", true, pgtest.Failpoint{Statement: compact, Point: pgtest.Sent}),
 		kill("in a compaction, after it has deleted", true, pgtest.Failpoint{Statement: compact, Point: pgtest.Answered}),
-		kill("in a compaction, after it has moved the compacted revision", true, pgtest.Failpoint{Statement: "UPDATE store", After: compact, Point: pgtest.Answered}),
-		kill("in a compaction, before COMMIT", true, pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Sent}),
-		kill("in a compaction, after COMMIT", true, pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Answered}),
-		{Name: "SIGSTOP of the process that holds the writers' lock, until the other has written 20 times", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
-			var stopErr error
-			err := e.Database.Site.AtCommit(ctx, pgtest.Sent, pgtest.Forward, func(replica int) {
-				stopErr = e.Replicas[replica].Suspend()
-				stopErr = errors.Join(stopErr, e.AwaitWrites(ctx, 20), e.Replicas[replica].Resume())
-			})
-			return errors.Join(err, stopErr)
-		}},
+		kill("in a compaction, after it has moved the compacted revision", true,
+			pgtest.Failpoint{Statement: "UPDATE store", After: compact, Point: pgtest.Answered}),
+		kill("in a compaction, before COMMIT", true,
+			pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Sent}),
+		kill("in a compaction, after COMMIT", true,
+			pgtest.Failpoint{Statement: "commit", After: compact, Point: pgtest.Answered}),
+		{Name: "SIGSTOP of the process that holds the writers' lock, until the other has written 20 times", IsLong: true,
+			Inject: func(ctx context.Context, e *Env) error {
+				var stopErr error
+				err := e.Database.Site.AtCommit(ctx, pgtest.Sent, pgtest.Forward, func(replica int) {
+					stopErr = e.Replicas[replica].Suspend()
+					stopErr = errors.Join(stopErr, e.AwaitWrites(ctx, 20), e.Replicas[replica].Resume())
+				})
+				return errors.Join(err, stopErr)
+			}},
 	}
 }
 
 // serverFaults are those of the server's processes, and of PgBouncer before it.
 func serverFaults() []Fault {
 	return []Fault{
-		{Name: "pg_terminate_backend of all sessions", Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.Terminate(ctx) })},
-		{Name: "kill -9 of one of PostgreSQL's processes", IsLong: true, Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.KillBackend(ctx) })},
-		{Name: "pg_ctl restart -m immediate", Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.Restart(ctx) })},
+		{Name: "pg_terminate_backend of all sessions", Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+			return s.Terminate(ctx)
+		})},
+		{Name: "kill -9 of one of PostgreSQL's processes", IsLong: true,
+			Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+				return s.KillBackend(ctx)
+			})},
+		{Name: "pg_ctl restart -m immediate", Inject: site(func(ctx context.Context, s *pgtest.Site) error {
+			return s.Restart(ctx)
+		})},
 		{Name: "pg_ctl stop -m immediate for 5 s", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
 			primary := e.Database.Site.Primary
 			if err := errors.Join(primary.Halt(), e.Pause(ctx, 5*time.Second)); err != nil {
@@ -174,7 +194,8 @@ func diskFaults() []Fault {
 			Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.FillDisk(ctx, outage) }),
 		},
 		{
-			Name: "the disk of PostgreSQL's write-ahead log is full for 2 s", IsLong: true, Site: pgtest.SiteConfig{Disk: 24, DiskForWAL: true},
+			Name: "the disk of PostgreSQL's write-ahead log is full for 2 s", IsLong: true,
+			Site:   pgtest.SiteConfig{Disk: 24, DiskForWAL: true},
 			Inject: site(func(ctx context.Context, s *pgtest.Site) error { return s.FillDisk(ctx, 2*outage) }),
 		},
 		{
@@ -218,8 +239,9 @@ func asynchronousFailovers() []Fault {
 			Inject: func(ctx context.Context, e *Env) error { return loseCommits(ctx, e, nil) },
 		},
 		{
-			Name: "failover to an asynchronous standby that is 1 s behind; all processes are killed with the primary", IsLong: true,
-			Site: pgtest.SiteConfig{Standby: true},
+			Name:   "failover to an asynchronous standby that is 1 s behind; all processes are killed with the primary",
+			IsLong: true,
+			Site:   pgtest.SiteConfig{Standby: true},
 			Inject: func(ctx context.Context, e *Env) error {
 				err := loseCommits(ctx, e, func() {
 					for _, r := range e.Replicas {

@@ -15,38 +15,41 @@ func processFaults() []Fault {
 			e.Replicas[0].Kill()
 			return e.Replicas[0].Start(ctx)
 		}},
-		{Name: "kill -9 of all processes at once", Databases: []string{Postgres}, Inject: func(ctx context.Context, e *Env) error {
-			return e.onAll(func(r *Replica) error {
-				r.Kill()
-				return r.Start(ctx)
-			})
-		}},
-		{Name: "kill -9 five times, each during the next start's first writes", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
-			for range 5 {
-				e.Replicas[0].Kill()
-				if err := e.Replicas[0].Start(ctx); err != nil {
-					return err
+		{Name: "kill -9 of all processes at once", Databases: []string{Postgres},
+			Inject: func(ctx context.Context, e *Env) error {
+				return e.onAll(func(r *Replica) error {
+					r.Kill()
+					return r.Start(ctx)
+				})
+			}},
+		{Name: "kill -9 five times, each during the next start's first writes", IsLong: true,
+			Inject: func(ctx context.Context, e *Env) error {
+				for range 5 {
+					e.Replicas[0].Kill()
+					if err := e.Replicas[0].Start(ctx); err != nil {
+						return err
+					}
+					if err := e.AwaitWrites(ctx, 5); err != nil {
+						return err
+					}
 				}
-				if err := e.AwaitWrites(ctx, 5); err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
+				return nil
+			}},
 		{Name: "SIGSTOP of a process for 3 s", Inject: func(ctx context.Context, e *Env) error {
 			return e.suspend(ctx, e.Replicas[0], 3*time.Second)
 		}},
-		{Name: "SIGSTOP of each process in turn, twenty times for 0.2 s", IsLong: true, Inject: func(ctx context.Context, e *Env) error {
-			for i := range 20 {
-				if err := e.suspend(ctx, e.Replicas[i%len(e.Replicas)], 200*time.Millisecond); err != nil {
-					return err
+		{Name: "SIGSTOP of each process in turn, twenty times for 0.2 s", IsLong: true,
+			Inject: func(ctx context.Context, e *Env) error {
+				for i := range 20 {
+					if err := e.suspend(ctx, e.Replicas[i%len(e.Replicas)], 200*time.Millisecond); err != nil {
+						return err
+					}
+					if err := e.AwaitWrites(ctx, 5); err != nil {
+						return err
+					}
 				}
-				if err := e.AwaitWrites(ctx, 5); err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
+				return nil
+			}},
 		{Name: "restart of each process in turn (SIGTERM)", Inject: func(ctx context.Context, e *Env) error {
 			for _, r := range e.Replicas {
 				if err := r.Stop(); err != nil {
@@ -62,7 +65,8 @@ func processFaults() []Fault {
 			Name: "compaction every 10 ms down to 100 changes",
 			Prepare: func(_ context.Context, e *Env) error {
 				for _, r := range e.Replicas {
-					r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--retention-changes=100", "--compaction-interval=10ms")
+					r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--retention-changes=100",
+						"--compaction-interval=10ms")
 				}
 				return nil
 			},

@@ -38,7 +38,8 @@ func vfsFault(name string, fault vfs.Fault, during time.Duration, isLong bool) F
 		},
 		Inject: func(ctx context.Context, e *Env) error {
 			server := e.Replicas[0].Server
-			if err := errors.Join(server.Signal(syscall.SIGUSR1), e.Pause(ctx, during), server.Signal(syscall.SIGUSR2)); err != nil {
+			if err := errors.Join(server.Signal(syscall.SIGUSR1), e.Pause(ctx, during),
+				server.Signal(syscall.SIGUSR2)); err != nil {
 				return err
 			}
 			return e.awaitMended(ctx)

@@ -46,11 +46,13 @@ func (e *Env) startInformers() error {
 			if err != nil {
 				return err
 			}
-			lists := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", metav1.NamespaceAll, fields.Everything())
+			lists := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", metav1.NamespaceAll,
+				fields.Everything())
 			store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-			reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lists, client), &corev1.ConfigMap{}, store, cache.ReflectorOptions{
-				Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 4, Cap: time.Second},
-			})
+			reflector := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lists, client),
+				&corev1.ConfigMap{}, store, cache.ReflectorOptions{
+					Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 4, Cap: time.Second},
+				})
 			running.Go(func() { reflector.RunWithContext(ctx) })
 			e.informers = append(e.informers, informer{r.Name + " " + name, r, store})
 		}

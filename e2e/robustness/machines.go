@@ -56,7 +56,8 @@ func (e *Env) newMachines(kind string) error {
 		p := b.path()
 		e.machines.paths = append(e.machines.paths, p)
 		r.Config.Env, r.Config.IsStandby = p.Env, true
-		r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--standby", "--replicate-to", bucketURL)
+		r.Config.Args = append(r.Config.Args[:len(r.Config.Args):len(r.Config.Args)], "--standby", "--replicate-to",
+			bucketURL)
 		if losesNothing(kind) {
 			r.Config.Args = append(r.Config.Args, "--replicate-sync")
 		}
@@ -225,7 +226,9 @@ func checkTurns(operations []*history.Operation) (violations []string) {
 		}
 		if last != nil && o.Replica != last.Replica {
 			if turns++; turns > 1 {
-				violations = append(violations, fmt.Sprintf("one server at a time: %s answers at %v, after %s has at %v", o.Replica, o.End, last.Replica, last.End))
+				violations = append(violations,
+					fmt.Sprintf("one server at a time: %s answers at %v, after %s has at %v", o.Replica, o.End, last.Replica,
+						last.End))
 				return violations
 			}
 		}

@@ -66,7 +66,8 @@ var seededMachines = []struct {
 			holder, _, _, _ := e.both()
 			holder.Kill()
 			holder.Config.Program = faulty
-			if err := errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder), e.AwaitWrites(ctx, calm), holder.Suspend()); err != nil {
+			if err := errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder), e.AwaitWrites(ctx, calm),
+				holder.Suspend()); err != nil {
 				return err
 			}
 			err := e.takesOver(ctx, e.recorder.Lose())
@@ -111,9 +112,10 @@ func TestMachines_SeededFaultsAreFound(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			faulty := buildEdited(t, s.edits)
 			e := startEnv(t, cmp.Or(s.kind, Machines), Fault{})
-			p := &episode{Env: e, namespace: "seeded", fault: Fault{Name: s.name, Inject: func(ctx context.Context, e *Env) error {
-				return s.inject(ctx, e, faulty)
-			}}}
+			p := &episode{Env: e, namespace: "seeded",
+				fault: Fault{Name: s.name, Inject: func(ctx context.Context, e *Env) error {
+					return s.inject(ctx, e, faulty)
+				}}}
 			result, _, err := p.run(t.Context(), options)
 			switch {
 			case err != nil:
@@ -138,7 +140,8 @@ func buildEdited(t *testing.T, edits []edit) (program string) {
 			t.Fatalf("%s does not have %q once: %v", edit.file, edit.old, err)
 		}
 		replaced[path] = filepath.Join(dir, fmt.Sprint(i, ".go"))
-		if err := os.WriteFile(replaced[path], []byte(strings.Replace(string(text), edit.old, edit.new, 1)), 0o600); err != nil {
+		if err := os.WriteFile(replaced[path], []byte(strings.Replace(string(text), edit.old, edit.new, 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,7 +153,8 @@ func buildEdited(t *testing.T, edits []edit) (program string) {
 		t.Fatal(err)
 	}
 	program = filepath.Join(dir, "byre")
-	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./cmd/byre")
+	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program,
+		"./cmd/byre")
 	build.Dir = programs.Root()
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

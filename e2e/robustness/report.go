@@ -102,7 +102,8 @@ func (r *Report) sorted() []*Row {
 // Faults is a table with a row for each fault on each database.
 func (r *Report) Faults() string {
 	var b strings.Builder
-	b.WriteString("| fault | database | runs | what clients saw | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
+	b.WriteString(
+		"| fault | database | runs | what clients saw | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
 	b.WriteString("|---|---|---:|---|---:|---|---:|---:|---:|\n")
 	for _, row := range r.sorted() {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, row.Runs,
@@ -127,14 +128,18 @@ func (r *Report) Tables() map[string]string {
 		faults[group]++
 	}
 	var b strings.Builder
-	b.WriteString("| what breaks | database | faults | runs | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
+	b.WriteString(
+		"| what breaks | database | faults | runs | acknowledged writes | kept | seconds without a write | seconds until all went on | violations |\n")
 	b.WriteString("|---|---|---:|---:|---:|---|---:|---:|---:|\n")
 	for _, row := range grouped.Rows {
-		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, faults[row], row.Runs,
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s | %.1f | %.1f | %d |\n", row.Fault, row.Database, faults[row],
+			row.Runs,
 			row.Acknowledged, row.kept(), row.Unavailable.Seconds(), row.Recovery.Seconds(), row.Violations)
 	}
-	summary := fmt.Sprintf("%s: %d runs of %d kinds, %d operations, %d acknowledged writes, %d events of watches, %d violations.\n",
-		total.Day.Format("2006-01-02"), total.Runs, len(r.sorted()), total.Operations, total.Acknowledged, total.Events, total.Violations)
+	summary := fmt.Sprintf(
+		"%s: %d runs of %d kinds, %d operations, %d acknowledged writes, %d events of watches, %d violations.\n",
+		total.Day.Format("2006-01-02"), total.Runs, len(r.sorted()), total.Operations, total.Acknowledged, total.Events,
+		total.Violations)
 	return map[string]string{"faults": b.String(), "summary": summary}
 }
 

@@ -17,9 +17,11 @@ import (
 )
 
 var (
-	duration = flag.Duration("duration", 0, "how long the faults run on each database, again and again; 0 runs the short form once")
-	only     = flag.String("faults", "", "run the faults whose names match this regular expression only")
-	onlyOn   = flag.String("database", "", "run only on the kinds that have this in their name: sqlite, postgres, machines")
+	duration = flag.Duration("duration", 0,
+		"how long the faults run on each database, again and again; 0 runs the short form once")
+	only   = flag.String("faults", "", "run the faults whose names match this regular expression only")
+	onlyOn = flag.String("database", "",
+		"run only on the kinds that have this in their name: sqlite, postgres, machines")
 	replicas = flag.Int("replicas", 2, "how many processes share a PostgreSQL")
 	docs     = flag.String("docs", "", "write the tables into reliability.md of this folder")
 	out      = flag.String("out", "../../bin/robustness", "where results and the histories of failures go")

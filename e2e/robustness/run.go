@@ -36,7 +36,8 @@ func RunFault(t *testing.T, e *Env, f Fault, out string) *Result {
 		return nil
 	}
 	t.Logf("%s on %s: %d operations, %d acknowledged writes, %d events, unavailable %.2f s, recovery %.2f s, errors %v, informers after %.2f s, lost %d writes of the last %.2f s",
-		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(), result.Recovery.Seconds(), result.Errors, result.Informers.Seconds(), result.Lost, result.LostFor.Seconds())
+		f.Name, e.Database.Kind, result.Operations, result.Acknowledged, result.Events, result.Unavailable.Seconds(),
+		result.Recovery.Seconds(), result.Errors, result.Informers.Seconds(), result.Lost, result.LostFor.Seconds())
 	for _, v := range result.Violations {
 		t.Errorf("%s: %s", f.Name, v)
 	}

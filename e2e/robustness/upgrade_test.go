@@ -102,7 +102,8 @@ func (u upgrade) up(ctx context.Context, e *Env) error {
 		return err
 	}
 	dir := filepath.Join(e.Dir, "refused")
-	if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(filepath.Join(e.Replicas[0].Config.Dir, "pki"))); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(filepath.Join(e.Replicas[0].Config.Dir, "pki"))); err != nil &&
+		!errors.Is(err, os.ErrExist) {
 		return err
 	}
 	refused, err := servers.Byre{Dir: dir, Endpoint: u.endpoint, Program: u.older}.Start(ctx)

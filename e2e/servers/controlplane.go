@@ -47,7 +47,9 @@ func (s Scheduler) Start(ctx context.Context) (*Process, error) {
 }
 
 // startComponent starts a component as the user whose token this is, on a port of its own.
-func startComponent(ctx context.Context, server *Server, dir string, program programs.Program, token string, args []string) (*Process, error) {
+func startComponent(
+	ctx context.Context, server *Server, dir string, program programs.Program, token string, args []string,
+) (*Process, error) {
 	dir = filepath.Join(dir, filepath.Base(program.Path()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -71,7 +73,9 @@ func startComponent(ctx context.Context, server *Server, dir string, program pro
 	defer cancel()
 	// The component serves with a self-signed certificate, which no CA verifies.
 	client := &http.Client{Transport: freshTransport(&tls.Config{InsecureSkipVerify: true})}
-	if err := p.await(ctx, func(ctx context.Context) error { return probe(ctx, client, "https://127.0.0.1:"+port+"/healthz") }); err != nil {
+	if err := p.await(ctx, func(ctx context.Context) error {
+		return probe(ctx, client, "https://127.0.0.1:"+port+"/healthz")
+	}); err != nil {
 		p.Kill()
 		return nil, err
 	}

@@ -26,7 +26,8 @@ func (p *Process) Report(t testing.TB) {
 	if err == nil {
 		dir, err = filepath.Rel(filepath.Join(root, "e2e"), dir)
 	}
-	if err := errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o750), os.WriteFile(file, []byte(log), 0o600)); err != nil {
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(file), 0o750),
+		os.WriteFile(file, []byte(log), 0o600)); err != nil {
 		t.Log(err)
 	}
 	t.Logf("to repeat: cd e2e && go test -vet=off ./%s -run '^%s$'\n%s %s and printed (all in %s):\n%s",

@@ -40,7 +40,8 @@ var wardleManifests string
 // StartWardle registers Wardle with a server and starts it in dir at an address
 // of this machine, which may not be a loopback address: no endpoint may.
 func StartWardle(ctx context.Context, before *Server, dir, address string) (*Wardle, error) {
-	files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Hosts: []string{wardleName, address}, Now: time.Now()})
+	files, _, err := pki.Ensure(pki.Config{Dir: filepath.Join(dir, "pki"), Hosts: []string{wardleName, address},
+		Now: time.Now()})
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,8 @@ func StartWardle(ctx context.Context, before *Server, dir, address string) (*War
 		return nil, err
 	}
 	if err := apply(ctx, before, dir, strings.NewReplacer(
-		"PORT", port, "ADDRESS", address, "CABUNDLE", base64.StdEncoding.EncodeToString(ca)).Replace(wardleManifests)); err != nil {
+		"PORT", port, "ADDRESS", address, "CABUNDLE",
+		base64.StdEncoding.EncodeToString(ca)).Replace(wardleManifests)); err != nil {
 		return nil, err
 	}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -101,7 +103,8 @@ func (w *Wardle) Close() {
 }
 
 func apply(ctx context.Context, s *Server, dir, manifests string) error {
-	cmd := exec.CommandContext(ctx, programs.Kubectl.Path(), "--kubeconfig", s.Kubeconfig, "--cache-dir", filepath.Join(dir, "cache"), "apply", "-f", "-")
+	cmd := exec.CommandContext(ctx, programs.Kubectl.Path(), "--kubeconfig", s.Kubeconfig, "--cache-dir",
+		filepath.Join(dir, "cache"), "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifests)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
@@ -115,7 +118,8 @@ func writeAccountKubeconfig(ctx context.Context, s *Server, path string) error {
 	if err != nil {
 		return err
 	}
-	token, err := client.CoreV1().ServiceAccounts("wardle").CreateToken(ctx, "apiserver", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts("wardle").CreateToken(ctx, "apiserver", &authenticationv1.TokenRequest{},
+		metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}

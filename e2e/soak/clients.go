@@ -45,8 +45,10 @@ func (l *load) rollOut(ctx context.Context) error {
 	interval := time.Duration(float64(l.Pods/l.deployments()) / l.Churn * float64(time.Second))
 	return l.every(ctx, interval, func(ctx context.Context, n int) error {
 		i := n % l.deployments()
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:%d"}]}}}}`, n+2)
-		_, err := l.clientset.AppsV1().Deployments(namespaceName(i)).Patch(ctx, deploymentName(i), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		patch := fmt.Sprintf(
+			`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:%d"}]}}}}`, n+2)
+		_, err := l.clientset.AppsV1().Deployments(namespaceName(i)).Patch(ctx, deploymentName(i),
+			types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 		if err == nil {
 			l.rollouts.Add(1)
 		}
@@ -129,14 +131,17 @@ const (
 	probeNamespace = metav1.NamespaceDefault
 )
 
-func newProbe(ctx context.Context, clientset, watched kubernetes.Interface, note func(context.Context, error)) (*probe, error) {
+func newProbe(
+	ctx context.Context, clientset, watched kubernetes.Interface, note func(context.Context, error),
+) (*probe, error) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: probeName}}
 	cm, err := clientset.CoreV1().ConfigMaps(probeNamespace).Create(ctx, cm, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
 	events, err := watched.CoreV1().ConfigMaps(probeNamespace).Watch(ctx, metav1.ListOptions{
-		FieldSelector: "metadata.name=" + probeName, ResourceVersion: cm.ResourceVersion, TimeoutSeconds: new(int64(24 * 60 * 60)),
+		FieldSelector: "metadata.name=" + probeName, ResourceVersion: cm.ResourceVersion,
+		TimeoutSeconds: new(int64(24 * 60 * 60)),
 	})
 	return &probe{clientset: clientset, events: events, note: note}, err
 }
@@ -166,7 +171,8 @@ func (p *probe) run(ctx context.Context) error {
 				request, cancel := finishing(ctx)
 				defer cancel()
 				patch := fmt.Appendf(nil, `{"data":{"sent":"%d"}}`, time.Now().UnixNano())
-				_, err := p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(request, probeName, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err := p.clientset.CoreV1().ConfigMaps(probeNamespace).Patch(request, probeName, types.MergePatchType, patch,
+					metav1.PatchOptions{})
 				p.note(request, err)
 			})
 		}

@@ -88,7 +88,8 @@ func soak(ctx context.Context, t *target, s sizes, dir string) (_ *soaked, err e
 		}
 		clientsets = append(clientsets, clientset)
 	}
-	l := &load{sizes: s, target: t, clientsets: clientsets, clientset: clientsets[0], components: map[string]*servers.Process{}, ended: t.server.Done()}
+	l := &load{sizes: s, target: t, clientsets: clientsets, clientset: clientsets[0],
+		components: map[string]*servers.Process{}, ended: t.server.Done()}
 	defer func() {
 		for _, p := range l.components {
 			p.Kill()
@@ -144,7 +145,8 @@ func (l *load) startComponents(ctx context.Context, dir string) error {
 	}
 	l.components["kube-scheduler"] = scheduler
 	manager, err := servers.ControllerManager{
-		Dir: dir, Server: l.target.serverOf(1), Args: append([]string{"--node-monitor-grace-period=" + fillLease.String()}, componentArgs...),
+		Dir: dir, Server: l.target.serverOf(1),
+		Args: append([]string{"--node-monitor-grace-period=" + fillLease.String()}, componentArgs...),
 	}.Start(ctx)
 	if err != nil {
 		return err
@@ -175,7 +177,8 @@ func (l *load) shortenLeases(ctx context.Context, dir string) error {
 
 func (l *load) startKwok(ctx context.Context, dir string, lease time.Duration) error {
 	kwok, err := servers.Kwok{
-		Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: 64, Lease: lease,
+		Dir: filepath.Join(dir, "kwok"), Kubeconfig: l.target.server.Kubeconfig, Address: "127.0.0.1", Parallel: 64,
+		Lease: lease,
 	}.Start(ctx)
 	if err != nil {
 		return err
@@ -213,7 +216,8 @@ func (l *load) fill(ctx context.Context) error {
 		if i == 0 {
 			replicas += l.Pods % l.deployments()
 		}
-		if _, err := l.clientset.AppsV1().Deployments(namespaceName(i)).Create(ctx, deployment(i, int32(replicas)), metav1.CreateOptions{}); err != nil {
+		if _, err := l.clientset.AppsV1().Deployments(namespaceName(i)).Create(ctx, deployment(i, int32(replicas)),
+			metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -229,7 +233,8 @@ func (l *load) awaitNodes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		accounts, err := l.clientset.CoreV1().ServiceAccounts("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=default"})
+		accounts, err := l.clientset.CoreV1().ServiceAccounts("").List(ctx,
+			metav1.ListOptions{FieldSelector: "metadata.name=default"})
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,8 @@ func (r *results) judge() (all []verdict) {
 		}
 		add(s.Target, "no answers with 5xx", len(s.Failures) == 0, "%v", sum(s.Failures))
 		for _, l := range s.Latencies {
-			add(s.Target, fmt.Sprintf("p99 of %s, scope %s, at most %g s", l.Verb, l.Scope, l.Objective), l.P99 <= l.Objective, "%.3f s", l.P99)
+			add(s.Target, fmt.Sprintf("p99 of %s, scope %s, at most %g s", l.Verb, l.Scope, l.Objective), l.P99 <= l.Objective,
+				"%.3f s", l.P99)
 		}
 		rise, mean := trend(s.Samples, sample.memory)
 		add(s.Target, "memory does not rise", rise <= mean/20+10e6, "%+.0f MB of %.0f MB", rise/1e6, mean/1e6)
@@ -51,7 +52,8 @@ func (r *results) judge() (all []verdict) {
 	}
 	for _, l := range r.K0smotron {
 		if isByre(l.Target) {
-			add(l.Target, l.name()+" without errors", l.Errors == 0 && l.MissedEvents == 0 && l.Ended == "", "%d errors, %d events missed", l.Errors, l.MissedEvents)
+			add(l.Target, l.name()+" without errors", l.Errors == 0 && l.MissedEvents == 0 && l.Ended == "",
+				"%d errors, %d events missed", l.Errors, l.MissedEvents)
 		}
 	}
 	return all

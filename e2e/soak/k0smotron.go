@@ -93,7 +93,9 @@ type k0smotron struct {
 
 // run has clients do something so many times, and records how long that takes and what
 // fails.
-func (k *k0smotron) run(ctx context.Context, load string, clients int, do func(ctx context.Context, n int) error) (*churn, error) {
+func (k *k0smotron) run(
+	ctx context.Context, load string, clients int, do func(ctx context.Context, n int) error,
+) (*churn, error) {
 	server, store, err := k.target.used()
 	if err != nil {
 		return nil, err
@@ -135,7 +137,8 @@ func (k *k0smotron) run(ctx context.Context, load string, clients int, do func(c
 	if err == nil {
 		err = ctx.Err()
 	}
-	logf("%s: %s: %.0f/s, p99 %.0f ms, %d errors %s%s", c.Target, c.name(), c.PerSecond, c.Latency.P99*1e3, c.Errors, c.FirstError, c.Ended)
+	logf("%s: %s: %.0f/s, p99 %.0f ms, %d errors %s%s", c.Target, c.name(), c.PerSecond, c.Latency.P99*1e3, c.Errors,
+		c.FirstError, c.Ended)
 	return c, err
 }
 
@@ -256,7 +259,9 @@ func (k *k0smotron) churnOne(ctx context.Context, run string, n int, events *ato
 			return fmt.Errorf("%s: %w", phase, err)
 		}
 	}
-	if err := limited(func(ctx context.Context) error { return k.configMaps.Delete(ctx, cm.Name, metav1.DeleteOptions{}) }); err != nil {
+	if err := limited(func(ctx context.Context) error {
+		return k.configMaps.Delete(ctx, cm.Name, metav1.DeleteOptions{})
+	}); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
@@ -279,7 +284,9 @@ func (l *lags) count() int {
 
 // watch follows the ConfigMaps of a selector until the context ends. A server may end the
 // watch of a client that reads too slowly: it goes on after the last event that it saw.
-func (l *lags) watch(ctx context.Context, running *sync.WaitGroup, configMaps typedcorev1.ConfigMapInterface, selector string) error {
+func (l *lags) watch(
+	ctx context.Context, running *sync.WaitGroup, configMaps typedcorev1.ConfigMapInterface, selector string,
+) error {
 	options := metav1.ListOptions{LabelSelector: selector}
 	w, err := configMaps.Watch(ctx, options)
 	if err != nil {

@@ -67,19 +67,23 @@ const (
 
 func (o *options) register() {
 	flag.StringVar(&o.suites, "suites", clusterSuite+","+k0smotronSuite, "the suites to run, separated by commas")
-	flag.StringVar(&o.only, "only", "", "the servers to measure, separated by commas: sqlite, postgres, kine-sqlite, kine-postgres, stock")
+	flag.StringVar(&o.only, "only", "",
+		"the servers to measure, separated by commas: sqlite, postgres, kine-sqlite, kine-postgres, stock")
 	flag.StringVar(&o.out, "out", "../bin/soak", "the folder for results.json and tables.md")
 	flag.StringVar(&o.docs, "docs", "", "write the tables into this folder too: its soak.md has the places for them")
 	flag.StringVar(&o.report, "report", "", "measure nothing: make the tables of these results (a results.json)")
 	flag.DurationVar(&o.Duration, "duration", 30*time.Minute, "how long each server is measured under the cluster")
 	flag.IntVar(&o.Nodes, "nodes", 200, "how many nodes the cluster has")
 	flag.IntVar(&o.Pods, "pods", 5000, "how many Pods the cluster has")
-	flag.IntVar(&o.Replicas, "replicas", 1, "how many processes of byre share a PostgreSQL under the cluster, whose clients spread over them")
+	flag.IntVar(&o.Replicas, "replicas", 1,
+		"how many processes of byre share a PostgreSQL under the cluster, whose clients spread over them")
 	flag.Float64Var(&o.Churn, "churn", 4, "how many Pods a second rollouts replace")
 	flag.IntVar(&o.Operations, "operations", 10_000, "how many ConfigMaps each of k0smotron's loads makes")
-	flag.DurationVar(&o.Timeout, "timeout", 30*time.Second, "how long a request of k0smotron's loads may take before it counts as an error")
+	flag.DurationVar(&o.Timeout, "timeout", 30*time.Second,
+		"how long a request of k0smotron's loads may take before it counts as an error")
 	o.Clients = intList{50, 200, 500, 1000}
-	flag.Var(&o.Clients, "clients", "the numbers of clients that create and list in k0smotron's loads, separated by commas")
+	flag.Var(&o.Clients, "clients",
+		"the numbers of clients that create and list in k0smotron's loads, separated by commas")
 }
 
 // run measures what is wanted, or reads what was measured, and says whether byre passes all

@@ -23,7 +23,8 @@ func nodeName(i int) string       { return fmt.Sprintf("node-%03d", i) }
 
 func node(i int) *corev1.Node {
 	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("1024"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("2000"),
+		corev1.ResourceCPU: resource.MustParse("1024"), corev1.ResourceMemory: resource.MustParse("4Ti"),
+		corev1.ResourcePods: resource.MustParse("2000"),
 	}
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -37,7 +38,8 @@ func node(i int) *corev1.Node {
 	}
 	for i := range 20 {
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
-			Names:     []string{fmt.Sprintf("registry.example.com/team/image-%d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i)},
+			Names: []string{fmt.Sprintf(
+				"registry.example.com/team/image-%d@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", i)},
 			SizeBytes: 100_000_000,
 		})
 	}
@@ -53,7 +55,8 @@ func deployment(i int, replicas int32) *appsv1.Deployment {
 			Replicas: &replicas, RevisionHistoryLimit: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{"prometheus.io/scrape": "true"}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{container("web", i, 8080), container("sidecar", i, 9090)}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{container("web", i, 8080),
+					container("sidecar", i, 9090)}},
 			},
 		},
 	}
@@ -66,10 +69,12 @@ func container(name string, i int, port int32) corev1.Container {
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
 		}},
-		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready", Port: intstr.FromString(name)}}},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/ready",
+			Port: intstr.FromString(name)}}},
 	}
 	for n := range 8 {
-		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", n), Value: fmt.Sprintf("value %d of the deployment %d", n, i)})
+		c.Env = append(c.Env,
+			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", n), Value: fmt.Sprintf("value %d of the deployment %d", n, i)})
 	}
 	return c
 }

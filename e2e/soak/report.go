@@ -98,7 +98,8 @@ func (r *results) runLine() string {
 		replicas = fmt.Sprintf("%d replicas on PostgreSQL, ", r.Sizes.Replicas)
 	}
 	return fmt.Sprintf("%s, %s; %d processors, %s; %v a server, %s%d nodes, %d Pods, %g Pods replaced a second.\n",
-		r.Started.Format(time.DateOnly), r.Version, r.CPUs, runtime.Version(), r.Sizes.Duration, replicas, r.Sizes.Nodes, r.Sizes.Pods, r.Sizes.Churn)
+		r.Started.Format(time.DateOnly), r.Version, r.CPUs, runtime.Version(), r.Sizes.Duration, replicas, r.Sizes.Nodes,
+		r.Sizes.Pods, r.Sizes.Churn)
 }
 
 // table is a Markdown table; the first column has names, the others figures.
@@ -143,10 +144,14 @@ var clusterRows = []struct {
 		return s.trend(func(s sample) float64 { return float64(s.Goroutines) }, 1, "")
 	}},
 	{"database at the beginning", func(s *soaked) string { return megabytes(float64(s.Samples[0].DatabaseSize)) }},
-	{"database at the end", func(s *soaked) string { return megabytes(float64(s.Samples[len(s.Samples)-1].DatabaseSize)) }},
+	{"database at the end", func(s *soaked) string {
+		return megabytes(float64(s.Samples[len(s.Samples)-1].DatabaseSize))
+	}},
 	{"watch latency, p50", func(s *soaked) string { return fmt.Sprintf("%.1f ms", s.Watch.P50*1e3) }},
 	{"watch latency, p99", func(s *soaked) string { return fmt.Sprintf("%.1f ms", s.Watch.P99*1e3) }},
-	{"errors of clients, answers with 5xx", func(s *soaked) string { return fmt.Sprintf("%d, %v", s.Errors, sum(s.Failures)) }},
+	{"errors of clients, answers with 5xx", func(s *soaked) string {
+		return fmt.Sprintf("%d, %v", s.Errors, sum(s.Failures))
+	}},
 }
 
 func megabytes(bytes float64) string { return fmt.Sprintf("%.0f MB", bytes/1e6) }

@@ -101,7 +101,8 @@ func scrape(ctx context.Context, clientsets ...kubernetes.Interface) (metrics, e
 	defer cancel()
 	all := metrics{}
 	for _, clientset := range clientsets {
-		text, err := clientset.Discovery().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").SetHeader("Accept-Encoding", "identity").DoRaw(ctx)
+		text, err := clientset.Discovery().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept",
+			"text/plain").SetHeader("Accept-Encoding", "identity").DoRaw(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}

@@ -36,14 +36,16 @@ func TestSoak_RunsForAMoment(t *testing.T) {
 			}
 		}
 		if s.Rollouts == 0 || s.Watch.Count == 0 || s.Watch.P99 <= 0 || len(s.Latencies) == 0 || len(s.Samples) < 3 {
-			t.Errorf("%s: %d rollouts, watch latency %+v, %d latencies, %d samples", s.Target, s.Rollouts, s.Watch, len(s.Latencies), len(s.Samples))
+			t.Errorf("%s: %d rollouts, watch latency %+v, %d latencies, %d samples", s.Target, s.Rollouts, s.Watch,
+				len(s.Latencies), len(s.Samples))
 		}
 		last := s.Samples[len(s.Samples)-1]
 		if s.cpu() <= 0 || last.ServerMemory == 0 || last.StoreMemory == 0 || last.DatabaseSize == 0 || last.Goroutines == 0 {
 			t.Errorf("%s: %.3f processors, %+v", s.Target, s.cpu(), last)
 		}
 	}
-	if tables, err := os.ReadFile(filepath.Join(o.out, "tables.md")); err != nil || !strings.Contains(string(tables), "| watch latency, p99 |") {
+	if tables, err := os.ReadFile(filepath.Join(o.out, "tables.md")); err != nil ||
+		!strings.Contains(string(tables), "| watch latency, p99 |") {
 		t.Errorf("the tables are\n%s, %v", tables, err)
 	}
 	if isGood, err := run(t.Context(), options{report: filepath.Join(o.out, "results.json")}); err != nil || !isGood {
@@ -91,7 +93,8 @@ func TestSoak_RunsK0smotronsLoads(t *testing.T) {
 			}
 			for _, l := range r.K0smotron {
 				if l.Latency.Count != 1000 || l.Errors > 0 || l.MissedEvents > 0 {
-					t.Errorf("%s: %d successes, %d errors, %d events missed: %s", l.name(), l.Latency.Count, l.Errors, l.MissedEvents, l.FirstError)
+					t.Errorf("%s: %d successes, %d errors, %d events missed: %s", l.name(), l.Latency.Count, l.Errors, l.MissedEvents,
+						l.FirstError)
 				}
 			}
 		})
@@ -121,7 +124,8 @@ func TestAwaitPods_SurvivesFailedRequests(t *testing.T) {
 			if failures >= 0 {
 				return true, nil, errors.New("connection refused")
 			}
-			return true, &appsv1.DeploymentList{Items: []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}}}, nil
+			return true,
+				&appsv1.DeploymentList{Items: []appsv1.Deployment{{Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}}}, nil
 		})
 		l := &load{target: &target{name: "a server"}, clientset: clientset}
 		if err := l.awaitPods(t.Context()); err != nil {
@@ -192,12 +196,14 @@ func TestPageTables_SummarizeLoads(t *testing.T) {
 		{Load: "list", Clients: 50, Target: onPostgres, PerSecond: 2000, Latency: percentiles{P99: 0.03}},
 	}}
 	tables := r.pageTables()
-	for _, want := range []string{"| create, 50 clients | 1250 /s, 84 ms | 1200 /s, 100 ms, 3 errors |\n", "| list, 50 clients |  | 2000 /s, 30 ms |\n"} {
+	for _, want := range []string{"| create, 50 clients | 1250 /s, 84 ms | 1200 /s, 100 ms, 3 errors |\n",
+		"| list, 50 clients |  | 2000 /s, 30 ms |\n"} {
 		if !strings.Contains(tables["k0smotron"], want) {
 			t.Errorf("no %q in\n%s", want, tables["k0smotron"])
 		}
 	}
-	if want := "byre misses 1 of 3 judgements: create, 50 clients without errors (" + onPostgres + ": 3 errors, 0 events missed).\n"; tables["verdicts"] != want {
+	if want := "byre misses 1 of 3 judgements: create, 50 clients without errors (" + onPostgres +
+		": 3 errors, 0 events missed).\n"; tables["verdicts"] != want {
 		t.Errorf("%q, not %q", tables["verdicts"], want)
 	}
 }
@@ -237,7 +243,8 @@ func TestJudge_ComparesWithStock(t *testing.T) {
 	soakedWith := func(target string, cpu float64, memory, growth int64) *soaked {
 		s := &soaked{Target: target, Latencies: []latency{{"GET", "resource", 10, 0.5, 1}}}
 		for i := range int64(100) {
-			s.Samples = append(s.Samples, sample{At: float64(i), ServerCPU: cpu * float64(i), ServerMemory: memory + growth*i, Goroutines: 100})
+			s.Samples = append(s.Samples,
+				sample{At: float64(i), ServerCPU: cpu * float64(i), ServerMemory: memory + growth*i, Goroutines: 100})
 		}
 		return s
 	}
@@ -250,7 +257,8 @@ func TestJudge_ComparesWithStock(t *testing.T) {
 			bad[v.Target+": "+v.What] = true
 		}
 	}
-	for _, want := range []string{onPostgres + ": memory does not rise", onPostgres + ": less than half of stock's processor time"} {
+	for _, want := range []string{onPostgres + ": memory does not rise",
+		onPostgres + ": less than half of stock's processor time"} {
 		if !bad[want] {
 			t.Errorf("not judged: %s", want)
 		}

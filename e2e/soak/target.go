@@ -75,13 +75,15 @@ func startStock(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, er
 	if err != nil {
 		return nil, err
 	}
-	return &target{name: onEtcd, server: server, store: server.Beside[0].Usage, size: fileSize(filepath.Join(dir, "etcd", "member", "snap", "db"))}, nil
+	return &target{name: onEtcd, server: server, store: server.Beside[0].Usage,
+		size: fileSize(filepath.Join(dir, "etcd", "member", "snap", "db"))}, nil
 }
 
 func startOnKineSQLite(ctx context.Context, dir string, _ *pgtest.Cluster) (*target, error) {
 	database := filepath.Join(dir, "state.db")
 	// These are the parameters that kine uses where no endpoint is given, as k3s runs it.
-	kine, err := servers.StartKine(ctx, dir, "sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
+	kine, err := servers.StartKine(ctx, dir,
+		"sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +108,10 @@ func startOnKinePostgres(ctx context.Context, dir string, postgres *pgtest.Clust
 }
 
 // startBefore starts a kube-apiserver before a kine that runs.
-func startBefore(ctx context.Context, name, dir string, kine *servers.Etcd, store func() (servers.Usage, error), size func(context.Context) (int64, error)) (*target, error) {
+func startBefore(
+	ctx context.Context, name, dir string, kine *servers.Etcd, store func() (servers.Usage, error),
+	size func(context.Context) (int64, error),
+) (*target, error) {
 	server, err := servers.Stock{Dir: dir, Etcd: kine}.Start(ctx)
 	if err != nil {
 		kine.Kill()
@@ -154,7 +159,8 @@ func databaseSize(endpoint string) func(context.Context) (int64, error) {
 func (t *target) addReplicas(ctx context.Context, dir, endpoint string, n int) error {
 	for i := range n {
 		replica := filepath.Join(dir, fmt.Sprintf("replica-%d", i+1))
-		if err := os.CopyFS(filepath.Join(replica, "pki"), os.DirFS(filepath.Join(filepath.Dir(t.server.Kubeconfig), "pki"))); err != nil {
+		if err := os.CopyFS(filepath.Join(replica, "pki"),
+			os.DirFS(filepath.Join(filepath.Dir(t.server.Kubeconfig), "pki"))); err != nil {
 			return err
 		}
 		server, err := servers.Byre{Dir: replica, Endpoint: endpoint}.Start(ctx)

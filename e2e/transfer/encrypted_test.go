@@ -62,7 +62,8 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	t.Log(out)
 
 	checked := command(t, programs.Byre, "check", "--data-dir", data, flag)
-	if found := regexp.MustCompile(`, (\d+) values encrypted, (\d+) of them decrypted: 0 findings`).FindStringSubmatch(checked); len(found) == 0 || found[1] == "0" || found[1] != found[2] {
+	if found := regexp.MustCompile(`, (\d+) values encrypted, (\d+) of them decrypted: 0 findings`).FindStringSubmatch(
+		checked); len(found) == 0 || found[1] == "0" || found[1] != found[2] {
 		t.Errorf("the check says %s", checked)
 	}
 
@@ -78,8 +79,10 @@ func TestEncrypted_StaysEncrypted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	change, err := client.CoreV1().RESTClient().Get().AbsPath("/apis/history.byre.dev/v1/namespaces/shop/changes/" + moved.ResourceVersion).DoRaw(t.Context())
-	if err != nil || !strings.Contains(string(change), `"before":{`) || !strings.Contains(string(change), `"path":"metadata.labels.moved"`) {
+	change, err := client.CoreV1().RESTClient().Get().AbsPath("/apis/history.byre.dev/v1/namespaces/shop/changes/" +
+		moved.ResourceVersion).DoRaw(t.Context())
+	if err != nil || !strings.Contains(string(change), `"before":{`) ||
+		!strings.Contains(string(change), `"path":"metadata.labels.moved"`) {
 		t.Errorf("the change of an imported Secret: %s, %v", change, err)
 	}
 	// The import can't read the encrypted definitions, of which a write of an object requires the UID.

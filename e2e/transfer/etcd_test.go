@@ -47,7 +47,8 @@ func etcdKeys(t *testing.T, etcd *servers.Etcd) (map[string]keyValue, int64) {
 	ttls := map[int64]int64{}
 	const page = 500
 	for from := "/registry/"; ; {
-		answer, err := client.Get(t.Context(), from, clientv3.WithRange("/registry0"), clientv3.WithLimit(page), clientv3.WithRev(revision))
+		answer, err := client.Get(t.Context(), from, clientv3.WithRange("/registry0"), clientv3.WithLimit(page),
+			clientv3.WithRev(revision))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +168,8 @@ func TestEtcd_RoundTripKeepsObjects(t *testing.T) {
 
 	data, imported := filepath.Join(dir, "data"), time.Now()
 	t.Log(timed(t, programs.Byre, "import", "etcd", snapshot, "--data-dir", data))
-	if out := refused(t, programs.Byre, "import", "etcd", snapshot, "--data-dir", data); !strings.Contains(out, "holds data") {
+	if out := refused(t, programs.Byre, "import", "etcd", snapshot, "--data-dir", data); !strings.Contains(out,
+		"holds data") {
 		t.Errorf("a second import says %s", out)
 	}
 	// The export follows at once, before byre itself has served and written anything.
@@ -196,11 +198,16 @@ func TestEtcd_RoundTripKeepsObjects(t *testing.T) {
 
 // intoPostgres imports a source into PostgreSQL, and compares what byre shows and what it
 // exports with what was there. The flags are those that byre needs to serve it.
-func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, keys map[string]keyValue, revision int64, flags []string, source ...string) {
+func intoPostgres(
+	t *testing.T, before map[string]*unstructured.Unstructured, keys map[string]keyValue, revision int64, flags []string,
+	source ...string,
+) {
 	t.Helper()
 	dir, endpoint, imported := t.TempDir(), pgtest.DSN(t), time.Now()
-	t.Log("to PostgreSQL: " + timed(t, programs.Byre, append(append([]string{"import"}, source...), "--endpoint", endpoint)...))
-	if out := refused(t, programs.Byre, append(append([]string{"import"}, source...), "--endpoint", endpoint)...); !strings.Contains(out, "holds data") {
+	t.Log("to PostgreSQL: " + timed(t, programs.Byre,
+		append(append([]string{"import"}, source...), "--endpoint", endpoint)...))
+	if out := refused(t, programs.Byre,
+		append(append([]string{"import"}, source...), "--endpoint", endpoint)...); !strings.Contains(out, "holds data") {
 		t.Errorf("a second import says %s", out)
 	}
 	exported := filepath.Join(dir, "exported.db")
@@ -208,7 +215,8 @@ func intoPostgres(t *testing.T, before map[string]*unstructured.Unstructured, ke
 	command(t, programs.Etcdutl, "snapshot", "restore", exported, "--data-dir", filepath.Join(dir, "etcd"))
 	back, _ := etcdKeys(t, startEtcd(t, dir))
 	compareKeys(t, keys, back, imported)
-	server, err := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: endpoint, Args: append(flags, "--controllers=")}.Start(t.Context())
+	server, err := servers.Byre{Dir: filepath.Join(dir, "data"), Endpoint: endpoint,
+		Args: append(flags, "--controllers=")}.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +297,8 @@ func compareKeys(t *testing.T, before, after map[string]keyValue, imported time.
 	t.Helper()
 	passed := int64(time.Since(imported).Seconds()) + 1
 	maps.DeleteFunc(before, func(key string, _ keyValue) bool {
-		return strings.HasPrefix(key, "/registry/masterleases/") || strings.HasPrefix(key, "/registry/ranges/") || key == "/registry/health"
+		return strings.HasPrefix(key, "/registry/masterleases/") || strings.HasPrefix(key, "/registry/ranges/") ||
+			key == "/registry/health"
 	})
 	complaints := 0
 	for _, key := range slices.Sorted(maps.Keys(before)) {

@@ -21,7 +21,8 @@ func TestKine_IsImported(t *testing.T) {
 		"sqlite": func(t *testing.T) (string, string) {
 			path := filepath.Join(t.TempDir(), "state.db")
 			// As k3s has it (kine's DefaultParams).
-			return "sqlite://" + path + "?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate", "sqlite://" + path
+			return "sqlite://" + path + "?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate",
+				"sqlite://" + path
 		},
 		"postgres": func(t *testing.T) (string, string) {
 			dsn := pgtest.DSN(t)

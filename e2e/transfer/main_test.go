@@ -10,7 +10,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcd35, programs.Etcd36, programs.Etcdutl, programs.Kine, programs.Byre))
+	os.Exit(programs.Main(m, programs.APIServer, programs.Etcd, programs.Etcd35, programs.Etcd36, programs.Etcdutl,
+		programs.Kine, programs.Byre))
 }
 
 // command runs a program that must succeed, and returns what it prints.

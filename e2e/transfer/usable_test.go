@@ -70,7 +70,8 @@ func (c *server) checkUsable(t *testing.T) {
 	}
 	storetest.EventuallySucceeds(t, "a namespace goes with all that is in it", func() error {
 		// There is no kubelet and no controller of volumes to remove their finalizers.
-		if err := client.CoreV1().Pods("office").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
+		if err := client.CoreV1().Pods("office").DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+			metav1.ListOptions{}); err != nil {
 			return err
 		}
 		for _, kept := range []schema.GroupVersionResource{widgets, claims} {
@@ -112,7 +113,8 @@ func (c *server) removeFinalizers(ctx context.Context, kept schema.GroupVersionR
 		return err
 	}
 	for _, o := range listed.Items {
-		_, err := resource.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := resource.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -149,7 +151,8 @@ func (c *server) checkAllocation(t *testing.T, client kubernetes.Interface) {
 		t.Errorf("%d IPAddresses for %d addresses of Services", len(recorded.Items), len(addresses))
 	}
 	for i := range 20 {
-		s, err := client.CoreV1().Services("shop").Create(t.Context(), newService(fmt.Sprintf("new-%d", i)), metav1.CreateOptions{})
+		s, err := client.CoreV1().Services("shop").Create(t.Context(), newService(fmt.Sprintf("new-%d", i)),
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +163,8 @@ func (c *server) checkAllocation(t *testing.T, client kubernetes.Interface) {
 	for port := range ports {
 		taken := newService("taken")
 		taken.Spec.Ports[0].NodePort = port
-		if _, err := client.CoreV1().Services("shop").Create(t.Context(), taken, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		if _, err := client.CoreV1().Services("shop").Create(t.Context(), taken,
+			metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 			t.Errorf("a Service with the port %d of another one: %v", port, err)
 		}
 		break
@@ -168,7 +172,8 @@ func (c *server) checkAllocation(t *testing.T, client kubernetes.Interface) {
 	for address := range addresses {
 		taken := newService("taken")
 		taken.Spec.ClusterIP = address
-		if _, err := client.CoreV1().Services("shop").Create(t.Context(), taken, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		if _, err := client.CoreV1().Services("shop").Create(t.Context(), taken,
+			metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 			t.Errorf("a Service with the address %s of another one: %v", address, err)
 		}
 		break

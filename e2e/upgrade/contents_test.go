@@ -129,7 +129,8 @@ func testContents(t *testing.T, s *site) {
 	now := c.revision()
 	want := c.list(created, now)
 	stored := s.storedVersions(t, created)
-	if stored[schema.GroupResource{Resource: "secrets"}] != "" || stored[schema.GroupResource{Group: "cr.bar.com", Resource: "foos"}] != "" {
+	if stored[schema.GroupResource{Resource: "secrets"}] != "" ||
+		stored[schema.GroupResource{Group: "cr.bar.com", Resource: "foos"}] != "" {
 		t.Errorf("what must be encrypted is stored as JSON: %v", stored)
 	}
 	log := s.changes(t, now)
@@ -261,7 +262,8 @@ func makeOlder(t *testing.T, from, to string) {
 // expectAWeek expects the changes that are days old.
 func expectAWeek(t *testing.T, c *client) {
 	t.Helper()
-	list := c.do(http.MethodGet, "/apis/history.byre.dev/v1/namespaces/"+namespace+"/changes?fieldSelector=object.name%3Daged", nil)
+	list := c.do(http.MethodGet,
+		"/apis/history.byre.dev/v1/namespaces/"+namespace+"/changes?fieldSelector=object.name%3Daged", nil)
 	items, _ := list["items"].([]any)
 	for _, item := range items {
 		made, err := time.Parse(time.RFC3339, item.(object)["time"].(string))
@@ -281,7 +283,9 @@ func create(t *testing.T, c *client) []resource {
 		definition.APIVersion, definition.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 		c.do(http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 		storetest.EventuallySucceeds(t, definition.Name, func() error {
-			if _, err := c.try(http.MethodGet, "/apis/"+definition.Spec.Group+"/"+definition.Spec.Versions[0].Name+"/"+definition.Spec.Names.Plural, nil); err != nil {
+			if _, err := c.try(http.MethodGet,
+				"/apis/"+definition.Spec.Group+"/"+definition.Spec.Versions[0].Name+"/"+definition.Spec.Names.Plural,
+				nil); err != nil {
 				return err
 			}
 			// Discovery follows a little later.
@@ -359,11 +363,13 @@ func change(t *testing.T, c *client, resources []resource, round string) {
 			name := metadata(o)["name"].(string)
 			path := r.path(namespace) + "/" + name
 			if !strings.HasPrefix(name, "gone-") {
-				c.do(http.MethodPatch, path, object{"metadata": object{"labels": object{label: round}, "annotations": object{r.Version: round}}})
+				c.do(http.MethodPatch, path,
+					object{"metadata": object{"labels": object{label: round}, "annotations": object{r.Version: round}}})
 				continue
 			}
 			// The other versions of the resource have listed it too.
-			if _, err := c.try(http.MethodDelete, path+"?gracePeriodSeconds=0", nil); err != nil && !strings.Contains(err.Error(), "404") {
+			if _, err := c.try(http.MethodDelete, path+"?gracePeriodSeconds=0", nil); err != nil &&
+				!strings.Contains(err.Error(), "404") {
 				t.Fatal(err)
 			}
 		}

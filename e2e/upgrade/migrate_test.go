@@ -68,7 +68,9 @@ func (s *site) changes(t *testing.T, revision string) []history.Change {
 
 // migrate has upstream's controller write the objects again whose resource is stored in another
 // version now, after one more version has become that of a custom resource. It returns the resources.
-func migrate(t *testing.T, c *client, s *site, created []resource, stored map[schema.GroupResource]string) map[schema.GroupResource]string {
+func migrate(
+	t *testing.T, c *client, s *site, created []resource, stored map[schema.GroupResource]string,
+) map[schema.GroupResource]string {
 	t.Helper()
 	const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pandas.awesome.bears.com"
 	pandas := c.do(http.MethodGet, definition, nil)
@@ -79,7 +81,8 @@ func migrate(t *testing.T, c *client, s *site, created []resource, stored map[sc
 	moved := map[schema.GroupResource]string{{Group: "awesome.bears.com", Resource: "pandas"}: "awesome.bears.com/v3"}
 	for r, data := range c.examples() {
 		// byre has always stored definitions as v1, upstream stores them as v1beta1.
-		if gr := r.GroupResource(); data.ExpectedGVK != nil && stored[gr] != "" && gr.Resource != "customresourcedefinitions" {
+		if gr := r.GroupResource(); data.ExpectedGVK != nil && stored[gr] != "" &&
+			gr.Resource != "customresourcedefinitions" {
 			if version := data.ExpectedGVK.GroupVersion().String(); version != stored[gr] && moved[gr] == "" {
 				moved[gr] = version
 			}
@@ -90,7 +93,8 @@ func migrate(t *testing.T, c *client, s *site, created []resource, stored map[sc
 	c.do(http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", object{
 		"metadata": object{"name": "migrator"},
 		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-		"subjects": []object{{"kind": "ServiceAccount", "namespace": "kube-system", "name": "storage-version-migrator-controller"}},
+		"subjects": []object{{"kind": "ServiceAccount", "namespace": "kube-system",
+			"name": "storage-version-migrator-controller"}},
 	})
 	const migrations = "/apis/storagemigration.k8s.io/v1/storageversionmigrations"
 	for gr := range moved {

@@ -51,7 +51,8 @@ type writer struct {
 
 func (a *writer) writeAll(s sqlstore.Snapshot, program string) error {
 	if err := a.writeLine(line{Header: &header{
-		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Cluster: s.Cluster, Time: s.Time.UTC(), Objects: s.ObjectCount,
+		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Cluster: s.Cluster,
+		Time: s.Time.UTC(), Objects: s.ObjectCount,
 		History: historyOf(s.Retained),
 	}}); err != nil {
 		return err
@@ -126,7 +127,8 @@ func Open(file io.ReadSeeker) (*File, error) {
 	defer r.close()
 	f.Program = first.Program
 	f.Header = sqlstore.Header{
-		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Cluster: first.Cluster, Time: first.Time, ObjectCount: first.Objects,
+		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Cluster: first.Cluster, Time: first.Time,
+		ObjectCount: first.Objects,
 	}
 	f.Retained, err = first.retained()
 	return f, err
@@ -199,7 +201,8 @@ func (f *File) changes(yield func(*sqlstore.ChangeRow, error) bool) error {
 				return nil
 			}
 		case l.End == nil || l.End.Objects != r.skipped || l.End.Changes != changes:
-			return fmt.Errorf("%w: it has %d objects and %d changes, and its last line has other numbers", sqlstore.ErrBroken, r.skipped, changes)
+			return fmt.Errorf("%w: it has %d objects and %d changes, and its last line has other numbers", sqlstore.ErrBroken,
+				r.skipped, changes)
 		default:
 			return r.end()
 		}
@@ -225,7 +228,8 @@ func (f *File) start() (*reader, *header, error) {
 	case l.Header == nil:
 		err = fmt.Errorf("%w: it does not begin as a backup does", sqlstore.ErrBroken)
 	case l.Header.Version > version:
-		err = fmt.Errorf("%w: %s, version %d of the format; this byre reads version %d", ErrNewer, l.Header.Program, l.Header.Version, version)
+		err = fmt.Errorf("%w: %s, version %d of the format; this byre reads version %d", ErrNewer, l.Header.Program,
+			l.Header.Version, version)
 	case l.Header.Version < 1:
 		err = fmt.Errorf("%w: version %d", sqlstore.ErrBroken, l.Header.Version)
 	}
@@ -360,7 +364,8 @@ func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
 		if r.Compacted < 0 || r.Compacted > h.Compacted || r.RetainedFor > math.MaxInt64/int64(time.Second) {
 			return nil, fmt.Errorf("%w: history of %v from revision %d", sqlstore.ErrBroken, r.Resource, r.Compacted)
 		}
-		retained[r.Resource] = sqlstore.Retained{Compacted: r.Compacted, RetainedFor: time.Duration(max(r.RetainedFor, -1)) * time.Second}
+		retained[r.Resource] = sqlstore.Retained{Compacted: r.Compacted,
+			RetainedFor: time.Duration(max(r.RetainedFor, -1)) * time.Second}
 	}
 	return retained, nil
 }

@@ -96,7 +96,8 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if first.Byre.Version != 3 || first.Byre.Revision != rows.Revision || object.Object.Value != string(rows.Objects[0].Value) {
+	if first.Byre.Version != 3 || first.Byre.Revision != rows.Revision ||
+		object.Object.Value != string(rows.Objects[0].Value) {
 		t.Errorf("%+v, %+v", first, object)
 	}
 	if sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines[:len(lines)-1], "")))); sum != last.End.SHA256 {
@@ -127,7 +128,8 @@ func TestOpen_ReadsVersion1(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if object, change := rows.Objects[0], rows.Changes[len(rows.Changes)-1]; object.Encoding != "f" || change.Encoding != "f" {
+		if object, change := rows.Objects[0], rows.Changes[len(rows.Changes)-1]; object.Encoding != "f" ||
+			change.Encoding != "f" {
 			t.Errorf("the encodings are %q and %q", object.Encoding, change.Encoding)
 		}
 		if r := rows.RetainedOf(rows.Objects[0].Of()); len(rows.Changes) != 2 || r.Compacted != 3 {
@@ -274,7 +276,8 @@ func BenchmarkWriteAndVerify(b *testing.B) {
 		value.WriteString(`"}}`)
 		size += int64(value.Len())
 		rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{
-			Record: sqlstore.Record{Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Created: 1, Revision: int64(i + 1), Value: value.Bytes()},
+			Record: sqlstore.Record{Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Created: 1, Revision: int64(i + 1),
+				Value: value.Bytes()},
 		})
 	}
 	b.Run("Write", func(b *testing.B) {

@@ -85,7 +85,8 @@ func (s *Schedule) Run(ctx context.Context) error {
 		case err != nil:
 			next = time.Now().Add(RetryInterval)
 			if !failed {
-				s.Logger.Error("backup: the schedule is not kept; trying again until it is", "to", s.To.Name, "every", RetryInterval, "err", err)
+				s.Logger.Error("backup: the schedule is not kept; trying again until it is", "to", s.To.Name, "every",
+					RetryInterval, "err", err)
 			}
 		case failed:
 			s.Logger.Info("backup: the schedule is kept again", "to", s.To.Name)
@@ -158,12 +159,15 @@ func (s *Schedule) make(ctx context.Context) error {
 		return err
 	}
 	s.made = time.Now().Round(0)
-	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout) // the backup is there, though the server stops
+	// the backup is there, though the server stops
+	recording, recorded := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer recorded()
-	if err := s.Database.Record(recording, sqlstore.LastBackup{Time: s.made, Revision: header.Revision, Location: file.Name}); err != nil {
+	if err := s.Database.Record(recording,
+		sqlstore.LastBackup{Time: s.made, Revision: header.Revision, Location: file.Name}); err != nil {
 		errs = append(errs, fmt.Errorf("%s is complete, but could not be recorded: %w", file.Name, err))
 	}
-	s.Logger.Info("backup: made", "location", file.Name, "revision", header.Revision, "duration", time.Since(start).Round(time.Millisecond))
+	s.Logger.Info("backup: made", "location", file.Name, "revision", header.Revision, "duration",
+		time.Since(start).Round(time.Millisecond))
 	if s.WriteKeys != nil {
 		s.withoutKeys = FileName(start)
 	}
@@ -178,14 +182,15 @@ func (s *Schedule) writeKeys(ctx context.Context) error {
 	keys := s.To.File(s.withoutKeys + bucket.KeysSuffix)
 	keys.Force = true // a write that failed may have left it
 	if err := keys.Write(ctx, s.WriteKeys); err != nil {
-		return fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", s.To.File(s.withoutKeys).Name, err)
+		return fmt.Errorf("%s is complete, but has no certificates and keys beside it: %w", s.To.File(s.withoutKeys).Name,
+			err)
 	}
 	s.withoutKeys = ""
 	return nil
 }
 
-// prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that was set
-// back since, which would be the last ones in place of those that are made now.
+// prune deletes all backups of schedules but the last ones, of the cluster of a backup. It leaves those of a clock that
+// was set back since, which would be the last ones in place of those that are made now.
 func (s *Schedule) prune(ctx context.Context, of *sqlstore.Header) error {
 	entries, err := s.To.List(ctx)
 	if err != nil {

@@ -177,7 +177,8 @@ func TestSchedule_MakesWhatIsDue(t *testing.T) {
 				t.Errorf("at %s there are %q, want %d with %s", time.Now().UTC(), names, count, last)
 			}
 			recorded, err := d.lastBackup(t.Context())
-			if want := filepath.Join(dir, last); err != nil || recorded.Location != want || recorded.Revision != d.rows.Revision {
+			if want := filepath.Join(dir, last); err != nil || recorded.Location != want ||
+				recorded.Revision != d.rows.Revision {
 				t.Errorf("recorded is %+v, %v, want %s", recorded, err, want)
 			}
 		}
@@ -257,7 +258,8 @@ func TestSchedule_GoesOnAfterTheClockWasSetBack(t *testing.T) {
 		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 2)
 		defer stop()
 		after(30 * time.Hour)
-		if got, want := files(t, dir), append([]string{"byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst"}, ahead...); !slices.Equal(got, want) {
+		if got, want := files(t, dir),
+			append([]string{"byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst"}, ahead...); !slices.Equal(got, want) {
 			t.Errorf("there are %q, want %q\n%s", got, want, log)
 		}
 	})
@@ -272,7 +274,8 @@ func TestSchedule_LogsAFailureOnce(t *testing.T) {
 		d.fail(errors.New("no answer"))
 		log, stop := d.run("@daily", dir, 1)
 		after(10 * backup.RetryInterval)
-		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "no answer") {
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") ||
+			!strings.Contains(text, "no answer") {
 			t.Errorf("after failures:\n%s", text)
 		}
 		if names := files(t, dir); len(names) > 0 {
@@ -300,7 +303,8 @@ func TestSchedule_MakesABackupOnceThatIsNotRecorded(t *testing.T) {
 		log, stop := d.run("CRON_TZ=UTC 0 3 * * *", dir, 9)
 		defer stop()
 		after(26 * time.Hour)
-		if got, want := files(t, dir), []string{"byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst"}; !slices.Equal(got, want) {
+		if got, want := files(t, dir),
+			[]string{"byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst"}; !slices.Equal(got, want) {
 			t.Errorf("there are %d, want %q", len(got), want)
 		}
 		if text := log.String(); !strings.Contains(text, "could not be recorded: the disk is full") {
@@ -309,14 +313,16 @@ func TestSchedule_MakesABackupOnceThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// Two clusters may share a directory: the backups of one do not count for the other, and it deletes none of them. Nor does it delete
-// what it can't read.
+// Two clusters may share a directory: the backups of one do not count for the other, and it deletes none of them. Nor
+// does it delete what it can't read.
 func TestSchedule_LeavesTheBackupsOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, rows sqlstore.Snapshot) {
 		t.Helper()
-		if err := (bucket.Directory{Name: dir}).File(name).Write(t.Context(), func(w io.Writer) error { return backup.Write(w, rows, "test") }); err != nil {
+		if err := (bucket.Directory{Name: dir}).File(name).Write(t.Context(), func(w io.Writer) error {
+			return backup.Write(w, rows, "test")
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,7 +341,8 @@ func TestSchedule_LeavesTheBackupsOfAnotherCluster(t *testing.T) {
 		_, stop := own.run("CRON_TZ=UTC 0 3 * * *", dir, 1)
 		defer stop()
 		after(4 * time.Hour)
-		want := []string{"byre-19991229T000000Z.zst", "byre-19991230T000001Z.zst", "byre-19991231T000000Z.zst", "byre-20000101T030000Z.zst"}
+		want := []string{"byre-19991229T000000Z.zst", "byre-19991230T000001Z.zst", "byre-19991231T000000Z.zst",
+			"byre-20000101T030000Z.zst"}
 		if got := files(t, dir); !slices.Equal(got, want) {
 			t.Errorf("there are %q, want %q", got, want)
 		}
@@ -381,12 +388,14 @@ func TestSchedule_WritesMissingKeysLater(t *testing.T) {
 				t.Errorf("at %s there are %q, want %q\n%s", time.Now().UTC(), got, names, log)
 			}
 		}
-		const first, second, third, fourth = "byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst", "byre-20000102T030000Z.zst", "byre-20000103T030000Z.zst"
+		const first, second, third, fourth = "byre-20000101T000000Z.zst", "byre-20000101T030000Z.zst",
+			"byre-20000102T030000Z.zst", "byre-20000103T030000Z.zst"
 		synctest.Wait()
 		unreadable.Store(true)
 		after(28 * time.Hour)
 		expect(third)
-		if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "is complete, but") || strings.Contains(text, "is kept again") {
+		if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "is complete, but") ||
+			strings.Contains(text, "is kept again") {
 			t.Errorf("without keys:\n%s", text)
 		}
 		unreadable.Store(false)
@@ -400,14 +409,16 @@ func TestSchedule_WritesMissingKeysLater(t *testing.T) {
 	})
 }
 
-// A process that was killed while it wrote a backup or its keys has left a part. The next backup deletes it, unless another process
-// may still write it, or no schedule has made it.
+// A process that was killed while it wrote a backup or its keys has left a part. The next backup deletes it, unless
+// another process may still write it, or no schedule has made it.
 func TestSchedule_DeletesWhatAKilledProcessLeft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	const stale, keys, fresh, manual = ".byre-19991230T030000Z.zst.1", ".byre-19991230T030000Z.zst.pki.age.1", ".byre-20000101T020000Z.zst.1", ".manual.zst.1"
+	const stale, keys, fresh, manual = ".byre-19991230T030000Z.zst.1", ".byre-19991230T030000Z.zst.pki.age.1",
+		".byre-20000101T020000Z.zst.1", ".manual.zst.1"
 	synctest.Test(t, func(t *testing.T) { // begins on 2000-01-01T00:00:00Z
-		for name, age := range map[string]time.Duration{stale: 13 * time.Hour, keys: 13 * time.Hour, fresh: 11 * time.Hour, manual: 13 * time.Hour} {
+		for name, age := range map[string]time.Duration{stale: 13 * time.Hour, keys: 13 * time.Hour, fresh: 11 * time.Hour,
+			manual: 13 * time.Hour} {
 			path, modified := filepath.Join(dir, name), time.Now().Add(-age)
 			if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, modified, modified)); err != nil {
 				t.Fatal(err)

@@ -62,7 +62,8 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 		}
 	}
 	if t.Before(first) || t.After(s.Time) {
-		return 0, outside(&s.Header, t.UTC().Format(time.RFC3339Nano), first.Format(time.RFC3339Nano), s.Time.Format(time.RFC3339Nano))
+		return 0, outside(&s.Header, t.UTC().Format(time.RFC3339Nano), first.Format(time.RFC3339Nano),
+			s.Time.Format(time.RFC3339Nano))
 	}
 	return s.Revision, nil
 }
@@ -74,7 +75,9 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 // *HistoryError.
 func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
 	if revision < s.Compacted || revision > s.Revision {
-		return sqlstore.Snapshot{}, outside(&s.Header, fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted), fmt.Sprint(s.Revision))
+		return sqlstore.Snapshot{},
+			outside(&s.Header, fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted),
+				fmt.Sprint(s.Revision))
 	}
 	then := sqlstore.Snapshot{Header: s.Header}
 	then.Revision, then.ObjectCount = revision, -1

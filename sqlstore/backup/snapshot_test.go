@@ -65,7 +65,9 @@ func TestAt_IsWhatAListHas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		history := slices.DeleteFunc(slices.Clone(rows.Changes), func(c *sqlstore.ChangeRow) bool { return c.Revision > revision })
+		history := slices.DeleteFunc(slices.Clone(rows.Changes), func(c *sqlstore.ChangeRow) bool {
+			return c.Revision > revision
+		})
 		if then.Revision != revision || then.Compacted != rows.Compacted || len(then.Changes) != len(history) {
 			t.Fatalf("at revision %d: %+v, with %d changes, want %d", revision, then.Header, len(then.Changes), len(history))
 		}
@@ -135,7 +137,8 @@ func TestAt_KnowsAuthorsOfItsHistory(t *testing.T) {
 			case change == nil && (object.Author != sqlstore.Author{} || !object.Time.Equal(rows.Time)):
 				t.Errorf("revision %d is compacted, and written by %+v", object.Revision, object.Author)
 			case change != nil && (object.Author != withoutAudit(change.Author) || !object.Time.Equal(change.Time)):
-				t.Errorf("revision %d: by %+v at %v, want %+v at %v", object.Revision, object.Author, object.Time, change.Author, change.Time)
+				t.Errorf("revision %d: by %+v at %v, want %+v at %v", object.Revision, object.Author, object.Time, change.Author,
+					change.Time)
 			}
 		}
 	}
@@ -151,16 +154,19 @@ func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, Epoch: "e", Time: start.Add(time.Hour)}}
 	for i := range 3 {
-		rows.Changes = append(rows.Changes, &sqlstore.ChangeRow{Revision: int64(11 + i), Time: start.Add(time.Duration(i) * time.Minute)})
+		rows.Changes = append(rows.Changes,
+			&sqlstore.ChangeRow{Revision: int64(11 + i), Time: start.Add(time.Duration(i) * time.Minute)})
 	}
-	rows.Retained = map[sqlstore.Resource]sqlstore.Retained{{Resource: "events"}: {Compacted: 10}, {Resource: "pods"}: {Compacted: 9}}
+	rows.Retained = map[sqlstore.Resource]sqlstore.Retained{{Resource: "events"}: {Compacted: 10},
+		{Resource: "pods"}: {Compacted: 9}}
 	for offset, want := range map[time.Duration]int64{
 		0: 11, time.Second: 11, time.Minute: 12, 119 * time.Second: 12, 2 * time.Minute: 13, time.Hour: 13,
 		-time.Second: 0, time.Hour + 1: 0,
 	} {
 		got, err := backup.RevisionAt(rows.Snapshot(), start.Add(offset))
 		var history *backup.HistoryError
-		if got != want || (want == 0) != errors.As(err, &history) || err != nil && !strings.Contains(err.Error(), "from 2030-01-01T00:00:00Z (older changes of events are deleted) to ") {
+		if got != want || (want == 0) != errors.As(err, &history) || err != nil &&
+			!strings.Contains(err.Error(), "from 2030-01-01T00:00:00Z (older changes of events are deleted) to ") {
 			t.Errorf("after %v: revision %d, %v; want %d", offset, got, err, want)
 		}
 	}
@@ -202,26 +208,34 @@ func TestRestored_ContinuesCompactedWithItsHistory(t *testing.T) {
 			driver, history := open()
 			defer driver.Close()
 			state, err := driver.State(t.Context())
-			if err != nil || state.Revision != restored.Revision || state.Compacted != state.Revision || !strings.HasPrefix(state.Epoch, "next") {
+			if err != nil || state.Revision != restored.Revision || state.Compacted != state.Revision ||
+				!strings.HasPrefix(state.Epoch, "next") {
 				t.Errorf("%s, %s: state %+v, %v", name, dialect, state, err)
 			}
-			if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: s.Revision, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
+			if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: s.Revision, Limit: 1}); !errors.Is(err,
+				sqlstore.ErrCompacted) {
 				t.Errorf("%s, %s: changes after the last revision before the restore: %v", name, dialect, err)
 			}
-			for _, of := range []sqlstore.Resource{{Resource: "pods"}, {Group: "apps", Resource: "pods2", Owner: sqlstore.Custom}, {Resource: "none"}} {
+			for _, of := range []sqlstore.Resource{{Resource: "pods"},
+				{Group: "apps", Resource: "pods2", Owner: sqlstore.Custom}, {Resource: "none"}} {
 				q := sqlstore.Query{Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner}, At: s.Revision}
-				if _, err := driver.List(t.Context(), q, func(sqlstore.Record) error { return nil }); !errors.Is(err, sqlstore.ErrCompacted) {
+				if _, err := driver.List(t.Context(), q, func(sqlstore.Record) error {
+					return nil
+				}); !errors.Is(err, sqlstore.ErrCompacted) {
 					t.Errorf("%s, %s: list of %v at the last revision before the restore: %v", name, dialect, of, err)
 				}
 			}
 			if diff := gocmp.Diff(historyOf(t, copied), history()); diff != "" {
 				t.Errorf("%s, %s: the view history (-before the restore +after):\n%s", name, dialect, diff)
 			}
-			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "after"}, UID: "u", Value: []byte(`{}`)}
-			if o, err := driver.Commit(t.Context(), []sqlstore.Write{write}); err != nil || o[0].Revision != restored.Revision+1 {
+			write := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "after"}, UID: "u",
+				Value: []byte(`{}`)}
+			if o, err := driver.Commit(t.Context(), []sqlstore.Write{write}); err != nil ||
+				o[0].Revision != restored.Revision+1 {
 				t.Errorf("%s, %s: the next write: %+v, %v", name, dialect, o, err)
 			}
-			if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: restored.Revision, Limit: 10}); err != nil || len(changes) != 1 {
+			if changes, err := driver.Changes(t.Context(),
+				sqlstore.ChangesQuery{After: restored.Revision, Limit: 10}); err != nil || len(changes) != 1 {
 				t.Errorf("%s, %s: changes after the restore: %+v, %v", name, dialect, changes, err)
 			}
 		}
@@ -234,7 +248,8 @@ func TestRestored_KeepsTheHistoryForLonger(t *testing.T) {
 	t.Parallel()
 	rows := storetest.WholeRows(t, rand.New(rand.NewPCG(5, 5)))
 	first := rows.Changes[0].Of()
-	for before, after := range map[time.Duration]time.Duration{24 * time.Hour: 25 * time.Hour, -time.Second: -time.Second, 0: 0} {
+	for before, after := range map[time.Duration]time.Duration{24 * time.Hour: 25 * time.Hour, -time.Second: -time.Second,
+		0: 0} {
 		rows.Retained = map[sqlstore.Resource]sqlstore.Retained{first: {RetainedFor: before}}
 		restored := backup.Restored(rows.Snapshot(), 1000, "next", rows.Time.Add(anHour))
 		if got := rows.RetainedOf(first).RetainedFor; got != before {
@@ -254,7 +269,8 @@ func TestRestored_KeepsTheHistoryForLonger(t *testing.T) {
 // historyOf returns the rows of the view history of a SQLite database.
 func historyOf(t *testing.T, path string) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-list", "-newline", "\x1e", path, storetest.HistoryQuery).Output()
+	out, err := exec.CommandContext(t.Context(), "sqlite3", "-readonly", "-list", "-newline", "\x1e", path,
+		storetest.HistoryQuery).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +279,8 @@ func historyOf(t *testing.T, path string) []string {
 
 func historyOfPostgres(t *testing.T, dsn string) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--record-separator=\x1e",
+	out, err := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--no-align", "--tuples-only",
+		"--record-separator=\x1e",
 		"--command="+storetest.HistoryQuery, dsn).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -307,10 +324,18 @@ func TestDigest_ComparesDatabases(t *testing.T) {
 	for name, spoil := range map[string]func(*sqlstore.ObjectRow){
 		"name": func(r *sqlstore.ObjectRow) { r.Name += "x" }, "owner": func(r *sqlstore.ObjectRow) { r.Owner ^= 1 },
 		"uid": func(r *sqlstore.ObjectRow) { r.UID += "x" }, "encoding": func(r *sqlstore.ObjectRow) { r.Encoding += "x" },
-		"value": func(r *sqlstore.ObjectRow) { r.Value = []byte(`1`) }, "time": func(r *sqlstore.ObjectRow) { r.Time = r.Time.Add(time.Microsecond) },
-		"expiry": func(r *sqlstore.ObjectRow) { r.Expires = r.Expires.Add(time.Hour) }, "verb": func(r *sqlstore.ObjectRow) { r.Author.Verb += "x" },
-		"manager": func(r *sqlstore.ObjectRow) { r.Author.Manager += "x" }, "real user": func(r *sqlstore.ObjectRow) { r.Author.RealUser += "x" },
-		"subresource": func(r *sqlstore.ObjectRow) { r.Author.Subresource += "x" }, "generation": func(r *sqlstore.ObjectRow) { r.Generation++ },
+		"value": func(r *sqlstore.ObjectRow) {
+			r.Value = []byte(`1`)
+		}, "time": func(r *sqlstore.ObjectRow) { r.Time = r.Time.Add(time.Microsecond) },
+		"expiry": func(r *sqlstore.ObjectRow) {
+			r.Expires = r.Expires.Add(time.Hour)
+		}, "verb": func(r *sqlstore.ObjectRow) { r.Author.Verb += "x" },
+		"manager": func(r *sqlstore.ObjectRow) {
+			r.Author.Manager += "x"
+		}, "real user": func(r *sqlstore.ObjectRow) { r.Author.RealUser += "x" },
+		"subresource": func(r *sqlstore.ObjectRow) {
+			r.Author.Subresource += "x"
+		}, "generation": func(r *sqlstore.ObjectRow) { r.Generation++ },
 	} {
 		object := *rows.Objects[0]
 		spoil(&object)

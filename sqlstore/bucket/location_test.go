@@ -85,7 +85,8 @@ func TestLocation_S3(t *testing.T) {
 	}
 	expectContent(t, l, small)
 	l.Name = "s3://nowhere/byre.zst"
-	if err := l.Write(t.Context(), fill(small)); err == nil || !strings.HasPrefix(err.Error(), l.Name+": ") || strings.Contains(err.Error(), "secret") {
+	if err := l.Write(t.Context(), fill(small)); err == nil || !strings.HasPrefix(err.Error(), l.Name+": ") ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("no bucket: %v", err)
 	}
 	if _, err := l.Open(t.Context()); err == nil {
@@ -125,7 +126,8 @@ func TestLocation_File(t *testing.T) {
 	}
 	expectContent(t, l, []byte("two"))
 	l.Name = filepath.Join(dir, "absent", "byre.zst")
-	if err := l.Write(t.Context(), fill(nil)); err == nil || !strings.HasSuffix(err.Error(), "there is no directory "+filepath.Join(dir, "absent")) {
+	if err := l.Write(t.Context(), fill(nil)); err == nil ||
+		!strings.HasSuffix(err.Error(), "there is no directory "+filepath.Join(dir, "absent")) {
 		t.Errorf("in a directory that does not exist: %v", err)
 	}
 }
@@ -155,7 +157,8 @@ func TestLocation_StandardStreams(t *testing.T) {
 
 func TestLocation_RefusesHalfAnAddress(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"s3:", "s3://", "s3://bucket", "s3://bucket/", "s3:///key", "s3:bucket/key", "s3://bucket/dir/"} {
+	for _, name := range []string{"s3:", "s3://", "s3://bucket", "s3://bucket/", "s3:///key", "s3:bucket/key",
+		"s3://bucket/dir/"} {
 		l := bucket.Location{Name: name}
 		if _, err := l.Open(t.Context()); err == nil || !strings.Contains(err.Error(), "want s3://BUCKET/KEY") {
 			t.Errorf("%s: %v", name, err)
@@ -178,7 +181,8 @@ func TestDirectory_ListsAndRemovesBackups(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(local, "below.zst"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{local, local + "/", "s3://backups", "s3://backups/", "s3://backups/clusters/one", "s3://backups/clusters/one/"} {
+	for _, name := range []string{local, local + "/", "s3://backups", "s3://backups/", "s3://backups/clusters/one",
+		"s3://backups/clusters/one/"} {
 		d := bucket.Directory{Name: name}
 		for i, file := range []string{"b.zst", "a.zst", "note", ".c.zst", "d/e.zst"} {
 			if file == "d/e.zst" && !strings.HasPrefix(name, "s3:") {
@@ -221,7 +225,8 @@ func TestDirectory_ListsAndRemovesBackups(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]string{filepath.Join(local, "absent"): "no such file", "s3:": "want s3://BUCKET", "s3:///prefix": "want s3://BUCKET", "s3://nowhere": "s3://nowhere: "} {
+	for name, want := range map[string]string{filepath.Join(local, "absent"): "no such file", "s3:": "want s3://BUCKET",
+		"s3:///prefix": "want s3://BUCKET", "s3://nowhere": "s3://nowhere: "} {
 		if _, err := (bucket.Directory{Name: name}).List(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

@@ -72,7 +72,8 @@ func (s S3) Open(place string) (*Client, error) {
 
 // connect returns a client of the service. It reaches for nothing.
 func (s S3) connect() (*minio.Client, error) {
-	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
+	endpoint := cmp.Or(s.Endpoint, os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"),
+		"https://s3.amazonaws.com")
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
 		return nil, errors.New("the S3 endpoint must be a URL such as https://s3.example.com")
@@ -83,7 +84,8 @@ func (s S3) connect() (*minio.Client, error) {
 	}
 	client, err := minio.New(u.Host, &minio.Options{
 		Creds: credentials.NewChainCredentials([]credentials.Provider{
-			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}},
+			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+			&credentials.IAM{Client: &http.Client{Transport: http.DefaultTransport}},
 		}),
 		Secure:     u.Scheme == "https",
 		Transport:  transport,

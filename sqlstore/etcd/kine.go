@@ -86,7 +86,8 @@ func connect(dialect migrations.Dialect, dsn string) (*sql.DB, *sql.TxOptions, e
 		if config.ConnectTimeout == 0 {
 			config.ConnectTimeout = openTimeout
 		}
-		if u, err := url.Parse(dsn); err == nil && u.Scheme != "" && strings.Trim(u.Path, "/") == "" && !u.Query().Has("dbname") {
+		if u, err := url.Parse(dsn); err == nil && u.Scheme != "" && strings.Trim(u.Path, "/") == "" &&
+			!u.Query().Has("dbname") {
 			config.Database = "kubernetes" // as kine
 		}
 		return stdlib.OpenDB(*config), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}, nil
@@ -107,7 +108,8 @@ func isNoTable(ctx context.Context, db *sql.DB, dialect migrations.Dialect, err 
 		return errors.As(err, &e) && e.Code == "42P01" // undefined_table
 	}
 	var tables int
-	return db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'kine'`).Scan(&tables) == nil && tables == 0
+	return db.QueryRowContext(ctx,
+		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'kine'`).Scan(&tables) == nil && tables == 0
 }
 
 // Revision returns the last revision of kine.

@@ -135,7 +135,8 @@ func Open(ctx context.Context, path string, options Options) (_ *Snapshot, err e
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, ErrInUse
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum),
+		errors.Is(err, bbolterrors.ErrVersionMismatch):
 		return nil, fmt.Errorf("%w: %w", ErrNotEtcd, err)
 	case err != nil:
 		return nil, err
@@ -329,7 +330,8 @@ func (s *Snapshot) Each(ctx context.Context, yield func(KeyValue) error) error {
 				return err
 			}
 			if kv.ModRevision != p.main || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision {
-				return fmt.Errorf("%w: key %q has revisions %d and %d at %d", ErrNotEtcd, kv.Key, kv.CreateRevision, kv.ModRevision, p.main)
+				return fmt.Errorf("%w: key %q has revisions %d and %d at %d", ErrNotEtcd, kv.Key, kv.CreateRevision, kv.ModRevision,
+					p.main)
 			}
 			// A key whose lease is not in the snapshot gets no TTL. etcd deletes the keys
 			// of a lease with the lease, so that there is no such key in a sound file.
@@ -392,7 +394,8 @@ func Create(path string) (_ *Writer, err error) {
 		return nil, err
 	}
 	// Only Finish syncs: nobody needs a file that is not finished.
-	w.db, err = bbolt.Open(w.temporary, 0o600, &bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	w.db, err = bbolt.Open(w.temporary, 0o600,
+		&bbolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}

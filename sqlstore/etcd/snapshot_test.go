@@ -63,7 +63,9 @@ func TestSnapshot_IsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	var want []etcd.KeyValue
 	for i := range int64(12_000) { // the Writer needs three transactions
-		want = append(want, etcd.KeyValue{Key: fmt.Sprintf("/registry/%d", i%1000*1000+i), Value: []byte{byte(i), 0, 255}, Created: i/2 + 1, Revision: i + 1})
+		want = append(want,
+			etcd.KeyValue{Key: fmt.Sprintf("/registry/%d", i%1000*1000+i), Value: []byte{byte(i), 0, 255}, Created: i/2 + 1,
+				Revision: i + 1})
 	}
 	want[3].TTL, want[4].TTL, want[5].TTL = time.Minute, time.Minute, time.Hour
 	got, revision := read(t, write(t, 20_000, want...), etcd.Options{})
@@ -114,13 +116,16 @@ func put(keys *bbolt.Bucket, main uint64, mark string, kv *mvccpb.KeyValue) erro
 // compacted.
 func TestSnapshot_HistoryIsReadToItsEnd(t *testing.T) {
 	t.Parallel()
-	path := write(t, 3, etcd.KeyValue{Key: "a", Created: 1, Revision: 1}, etcd.KeyValue{Key: "b", Created: 2, Revision: 2}, etcd.KeyValue{Key: "c", Created: 3, Revision: 3})
+	path := write(t, 3, etcd.KeyValue{Key: "a", Created: 1, Revision: 1}, etcd.KeyValue{Key: "b", Created: 2, Revision: 2},
+		etcd.KeyValue{Key: "c", Created: 3, Revision: 3})
 	edit(t, path, func(keys *bbolt.Bucket) error {
 		return errors.Join(
-			put(keys, 4, "", &mvccpb.KeyValue{Key: []byte("a"), Value: []byte("new"), CreateRevision: 1, ModRevision: 4, Version: 2}),
+			put(keys, 4, "",
+				&mvccpb.KeyValue{Key: []byte("a"), Value: []byte("new"), CreateRevision: 1, ModRevision: 4, Version: 2}),
 			put(keys, 5, "t", &mvccpb.KeyValue{Key: []byte("b")}),
 			put(keys, 6, "t", &mvccpb.KeyValue{Key: []byte("c")}),
-			put(keys, 7, "", &mvccpb.KeyValue{Key: []byte("c"), Value: []byte("again"), CreateRevision: 7, ModRevision: 7, Version: 1}),
+			put(keys, 7, "",
+				&mvccpb.KeyValue{Key: []byte("c"), Value: []byte("again"), CreateRevision: 7, ModRevision: 7, Version: 1}),
 			put(keys, 1007, "", &mvccpb.KeyValue{}), // etcdutl's --bump-revision
 		)
 	})
@@ -128,7 +133,8 @@ func TestSnapshot_HistoryIsReadToItsEnd(t *testing.T) {
 		t.Errorf("a file without a hash is opened: %v", err)
 	}
 	got, revision := read(t, path, etcd.Options{SkipHashCheck: true})
-	want := []etcd.KeyValue{{Key: "a", Value: []byte("new"), Created: 1, Revision: 4}, {Key: "c", Value: []byte("again"), Created: 7, Revision: 7}}
+	want := []etcd.KeyValue{{Key: "a", Value: []byte("new"), Created: 1, Revision: 4},
+		{Key: "c", Value: []byte("again"), Created: 7, Revision: 7}}
 	if !reflect.DeepEqual(got, want) || revision != 1007 {
 		t.Errorf("it has %v at revision %d", got, revision)
 	}
@@ -136,7 +142,8 @@ func TestSnapshot_HistoryIsReadToItsEnd(t *testing.T) {
 
 func TestSnapshot_RefusesADamagedFile(t *testing.T) {
 	t.Parallel()
-	whole, err := os.ReadFile(write(t, 1, etcd.KeyValue{Key: "key", Value: bytes.Repeat([]byte("v"), 10_000), Created: 1, Revision: 1}))
+	whole, err := os.ReadFile(write(t, 1,
+		etcd.KeyValue{Key: "key", Value: bytes.Repeat([]byte("v"), 10_000), Created: 1, Revision: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // errNoStandby means that the wait of a COMMIT for a synchronous standby was cancelled.
-var errNoStandby = errors.New("somebody has cancelled a COMMIT that waited for a synchronous standby, which may not have it")
+var errNoStandby = errors.New(
+	"somebody has cancelled a COMMIT that waited for a synchronous standby, which may not have it")
 
 // attempts is how often Commit sends a batch that does not get the writers' lock, or that loses
 // a race against another transaction.
@@ -62,11 +63,14 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 // server's own time-outs bound the statements before the COMMIT, so that a batch that fails
 // there certainly did not happen. commit stops waiting for a COMMIT that takes too long and
 // does not cancel it; the outcome is unknown then.
-func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments []any, before lastSeen) ([]sqlstore.Outcome, error) {
+func (d *Driver) commit(
+	ctx context.Context, batch []sqlstore.Write, arguments []any, before lastSeen,
+) ([]sqlstore.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.server.options.LockTimeout+d.server.options.CommitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
+		d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
 	conn, err := d.server.acquireWriter(ctx)
 	if err != nil {
@@ -88,7 +92,8 @@ func (d *Driver) commit(ctx context.Context, batch []sqlstore.Write, arguments [
 		b.Queue(addResources, append(names(added), before.instance)...)
 	}
 	settings := b.Len()
-	b.Queue(applyBatch, append(append(arguments, before.revision, knownTime(before), before.uid, before.instance), others(batch)...)...)
+	b.Queue(applyBatch,
+		append(append(arguments, before.revision, knownTime(before), before.uid, before.instance), others(batch)...)...)
 	b.Queue(unlimited)
 	b.Queue(commit)
 	if ctx.Err() != nil {
@@ -140,7 +145,9 @@ func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 // whether the server had answered all statements before the COMMIT.
 //
 // A COMMIT whose wait for a synchronous standby was cancelled succeeds with a warning: a failover may lose it.
-func (s *server) readCommit(results pgx.BatchResults, settings int, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
+func (s *server) readCommit(
+	results pgx.BatchResults, settings int, batch []sqlstore.Write,
+) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
 	for range settings {
 		if _, err := results.Exec(); err != nil {
 			return nil, last, false, err
@@ -196,7 +203,8 @@ func scanOutcome(rows pgx.Rows, op sqlstore.Op) (o sqlstore.Outcome, err error) 
 	var effective, holds bool
 	var revision, current int64
 	var refused string
-	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &refused, &holds); err != nil {
+	if err := rows.Scan(&effective, &revision, &o.Time, &current, &o.Created, &o.UID, &o.OldBytes, &refused,
+		&holds); err != nil {
 		return o, err
 	}
 	switch {
@@ -234,7 +242,8 @@ func arrays(batch []sqlstore.Write) []any {
 		}
 		replaces[i], generation[i] = w.Replaces, w.Generation
 		for n, column := range [...]string{
-			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Encoding, expires, sqlstore.Text(w.Value),
+			string(w.Op), w.Key.Group, w.Key.Resource, w.Key.Owner.String(), w.Key.Namespace, w.Key.Name, w.UID, w.Encoding,
+			expires, sqlstore.Text(w.Value),
 			w.Author.Verb, w.Author.Subresource, w.Author.Manager, w.Author.User, w.Author.RealUser, w.Author.AuditID,
 		} {
 			texts[n][i] = column

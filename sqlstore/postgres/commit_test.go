@@ -61,7 +61,8 @@ func set(t *testing.T, conn *pgx.Conn, name, value string) {
 // waiting returns how many commits wait for a synchronous standby.
 func waiting(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
-	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -79,13 +80,16 @@ func requireStandby(t *testing.T, dsn string, admin *pgx.Conn) {
 	probing.Go(func() {
 		for !waited.Load() {
 			// The cancel request below may end the statement instead of the wait after it.
-			if _, err := probe.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', '')`); err != nil && !waited.Load() {
+			if _, err := probe.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', '')`); err != nil &&
+				!waited.Load() {
 				t.Errorf("commit of the probe: %v", err)
 				return
 			}
 		}
 	})
-	storetest.EventuallyDone(t, "a commit that waits", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	storetest.EventuallyDone(t, "a commit that waits", func(context.Context) (bool, error) {
+		return waiting(t, admin) == 1, nil
+	})
 	waited.Store(true)
 	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend($1)`, int(probe.PgConn().PID())); err != nil {
 		t.Fatal(err)
@@ -117,7 +121,9 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 		_, err := driver.Commit(ctx, create("a"))
 		committed <- err
 	}()
-	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
+	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) {
+		return waiting(t, admin) == 1, nil
+	})
 	cancel()
 	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Fatalf("commit without a standby: %v", err)
@@ -130,7 +136,8 @@ func TestCommit_IsNotCancelled(t *testing.T) {
 		t.Errorf("%d commits wait, want 1", n)
 	}
 	var pid uint32
-	if err := admin.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid); err != nil {
+	if err := admin.QueryRow(t.Context(),
+		`SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := driver.IsDone(t.Context(), pid); done || err != nil {
@@ -173,8 +180,11 @@ func TestCommit_CancelledByOthersIsNotAcknowledged(t *testing.T) {
 		_, err := driver.Commit(t.Context(), create("a"))
 		committed <- err
 	}()
-	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) { return waiting(t, admin) == 1, nil })
-	if _, err := admin.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`); err != nil {
+	storetest.EventuallyDone(t, "the commit's wait", func(context.Context) (bool, error) {
+		return waiting(t, admin) == 1, nil
+	})
+	if _, err := admin.Exec(t.Context(),
+		`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-committed; !errors.Is(err, sqlstore.ErrUnknown) {
@@ -200,7 +210,8 @@ func TestOpen_WarnsOfPossibleLoss(t *testing.T) {
 	if log := logged(proxies[0].DSN()); log != "" {
 		t.Errorf("one host without standbys: %s", log)
 	}
-	if log := logged(proxies[0].DSN(proxies[1])); !strings.Contains(log, "no standby is synchronous") || !strings.Contains(log, "hosts=2") {
+	if log := logged(proxies[0].DSN(proxies[1])); !strings.Contains(log, "no standby is synchronous") ||
+		!strings.Contains(log, "hosts=2") {
 		t.Errorf("two hosts: %q", log)
 	}
 	set(t, connect(t, dsn), "synchronous_standby_names", "somebody")
@@ -227,7 +238,8 @@ func TestCommit_StatementTimeoutWritesNothing(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE undo_log IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || errors.Is(err, sqlstore.ErrUnknown) {
+	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) ||
+		errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("commit: %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -245,7 +257,9 @@ func TestCommit_EndsWhereItsSessionIsDone(t *testing.T) {
 	t.Parallel()
 	driver, proxies := openThrough(t, 1, postgres.Options{CommitTimeout: 10 * time.Minute, ReadTimeout: 2 * time.Second})
 	createAvailable(t, driver, "a")
-	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action { return pgtest.Swallow }})
+	proxies[0].Set(pgtest.Failpoint{Statement: "COMMIT", Point: pgtest.Answered, Do: func() pgtest.Action {
+		return pgtest.Swallow
+	}})
 	outcomeIsUnknown(t, driver, "b")
 	untilAvailable(t, func(ctx context.Context) error { // the write whose answer was lost
 		_, _, err := driver.Get(ctx, create("b")[0].Key)

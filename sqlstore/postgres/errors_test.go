@@ -50,7 +50,8 @@ func TestCauses_AreToldInOwnWords(t *testing.T) {
 		if !errors.Is(err, want) || errors.Is(err, sqlstore.ErrUnavailable) != !errors.Is(want, sqlstore.ErrDatabase) {
 			t.Errorf("%s: %v, want %v", code, err, want)
 		}
-		if err != nil && (strings.Contains(sqlstore.Public(err), "secret") || !strings.Contains(err.Error(), "PostgreSQL at ")) {
+		if err != nil &&
+			(strings.Contains(sqlstore.Public(err), "secret") || !strings.Contains(err.Error(), "PostgreSQL at ")) {
 			t.Errorf("%s: the operator reads %q, everybody %q", code, err, sqlstore.Public(err))
 		}
 		execute(`DROP FUNCTION refuse() CASCADE`)
@@ -104,7 +105,8 @@ func TestCommit_WhatProvesThatNothingHappened(t *testing.T) {
 func TestErrors_OfExhaustedTransactionIDs(t *testing.T) {
 	t.Parallel()
 	for routine, want := range map[string]error{
-		"GetNewTransactionId": sqlstore.ErrReadOnly, "GetNewMultiXactId": sqlstore.ErrReadOnly, "_bt_check_third_page": sqlstore.ErrDatabase,
+		"GetNewTransactionId": sqlstore.ErrReadOnly, "GetNewMultiXactId": sqlstore.ErrReadOnly,
+		"_bt_check_third_page": sqlstore.ErrDatabase,
 	} {
 		err := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "54000", Routine: routine}
 		if got := postgres.TranslateCommit(pgx.QueryExecModeCacheStatement, err, false); !errors.Is(got, want) {
@@ -120,28 +122,36 @@ func TestErrors_OfAFailoverAreNotInternal(t *testing.T) {
 	t.Parallel()
 	for code, text := range map[string]string{
 		"08000": "connection exception", "08001": "can't establish the connection", "08003": "no connection",
-		"08004": "the server rejects the connection", "08006": "the pooler has lost the server", "08007": "transaction resolution unknown",
+		"08004": "the server rejects the connection", "08006": "the pooler has lost the server",
+		"08007": "transaction resolution unknown",
 		"08P01": "server conn crashed?", "0A000": "cached plan must not change result type",
-		"23505": "duplicate key", "25001": "a transaction is in progress", "25006": "read-only transaction", "25P01": "no transaction",
+		"23505": "duplicate key", "25001": "a transaction is in progress", "25006": "read-only transaction",
+		"25P01": "no transaction",
 		"25P02": "current transaction is aborted", "25P03": "idle in transaction", "25P04": "transaction timeout",
-		"26000": "prepared statement does not exist", "28000": "no pg_hba.conf entry", "28P01": "password authentication failed",
-		"3D000": "database does not exist", "40001": "conflict with recovery", "40P01": "deadlock", "42P01": "relation does not exist",
-		"53000": "insufficient resources", "53100": "no space left on device", "53200": "out of memory", "53300": "too many clients",
+		"26000": "prepared statement does not exist", "28000": "no pg_hba.conf entry",
+		"28P01": "password authentication failed",
+		"3D000": "database does not exist", "40001": "conflict with recovery", "40P01": "deadlock",
+		"42P01": "relation does not exist",
+		"53000": "insufficient resources", "53100": "no space left on device", "53200": "out of memory",
+		"53300": "too many clients",
 		"55000": "recovery is in progress", "55006": "database is being accessed", "55P03": "lock timeout",
 		"57014": "statement timeout", "57P01": "terminating connection due to administrator command",
-		"57P02": "crash of another server process", "57P03": "the database system is starting up", "57P04": "database dropped",
+		"57P02": "crash of another server process", "57P03": "the database system is starting up",
+		"57P04": "database dropped",
 		"57P05": "idle session", "58000": "system error", "58030": "could not write to file", "58P01": "could not open file",
 		"XX000": "cannot assign TransactionIds during recovery", "XX001": "invalid page", "XX002": "index corrupted",
 	} {
 		for _, severity := range []string{"ERROR", "FATAL"} {
-			err := &pgconn.PgError{Severity: severity, SeverityUnlocalized: severity, Code: code, Message: text, TableName: "current_objects"}
+			err := &pgconn.PgError{Severity: severity, SeverityUnlocalized: severity, Code: code, Message: text,
+				TableName: "current_objects"}
 			if got := postgres.Translate(err); !errors.Is(got, sqlstore.ErrUnavailable) || errors.Is(got, sqlstore.ErrDatabase) {
 				t.Errorf("%s %s (%s) of a read: %v", severity, code, text, got)
 			}
 			for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
 				for _, committing := range []bool{false, true} {
 					got := postgres.TranslateCommit(mode, err, committing)
-					if errors.Is(got, sqlstore.ErrUnavailable) == errors.Is(got, sqlstore.ErrUnknown) || errors.Is(got, sqlstore.ErrDatabase) {
+					if errors.Is(got, sqlstore.ErrUnavailable) == errors.Is(got, sqlstore.ErrUnknown) ||
+						errors.Is(got, sqlstore.ErrDatabase) {
 						t.Errorf("%s %s (%s) of a batch (%v, committing %v): %v", severity, code, text, mode, committing, got)
 					}
 				}
@@ -160,7 +170,8 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 	}
 	admin := connect(t, dsn)
 	var file, database string
-	if err := admin.QueryRow(t.Context(), `SELECT current_setting('hba_file'), current_database()`).Scan(&file, &database); err != nil {
+	if err := admin.QueryRow(t.Context(), `SELECT current_setting('hba_file'), current_database()`).Scan(&file,
+		&database); err != nil {
 		t.Fatal(err)
 	}
 	for role, options := range map[string]string{
@@ -202,15 +213,22 @@ func TestExplain_NamesTheServerAndTheRemedy(t *testing.T) {
 		dsn  string
 		want []string
 	}{
-		"wrong password":     {as("explain_password:wrong"), []string{address, `password authentication failed for user "explain_password"`, "correct the password"}},
-		"not allowed":        {as("explain_rejected"), []string{address, "pg_hba.conf"}},
-		"missing role":       {as("explain_missing"), []string{address, `role "explain_missing" does not exist`, `CREATE ROLE "explain_missing" LOGIN`}},
-		"role without login": {as("explain_locked"), []string{address, `role "explain_locked" is not permitted to log in`, `ALTER ROLE "explain_locked" LOGIN`}},
-		"missing database":   {strings.Replace(through, "/"+database, "/missing", 1), []string{address, `database "missing" does not exist`, `CREATE DATABASE "missing"`}},
-		"missing right":      {as("explain_rights"), []string{address, "permission denied", `grant it to "explain_rights"`}},
-		"refused TLS":        {strings.Replace(through, "sslmode=disable", "sslmode=require", 1), []string{address, "refuses TLS", "sslmode=prefer"}},
-		"refused connection": {strings.Replace(through, address, closed, 1), []string{closed, "connection refused", "start the server"}},
-		"two hosts":          {strings.Replace(strings.Replace(through, address, closed+","+address, 1), "sslmode=disable", "sslmode=require", 1), []string{closed + ": connection refused", address + ": the server refuses TLS"}},
+		"wrong password": {as("explain_password:wrong"),
+			[]string{address, `password authentication failed for user "explain_password"`, "correct the password"}},
+		"not allowed": {as("explain_rejected"), []string{address, "pg_hba.conf"}},
+		"missing role": {as("explain_missing"),
+			[]string{address, `role "explain_missing" does not exist`, `CREATE ROLE "explain_missing" LOGIN`}},
+		"role without login": {as("explain_locked"),
+			[]string{address, `role "explain_locked" is not permitted to log in`, `ALTER ROLE "explain_locked" LOGIN`}},
+		"missing database": {strings.Replace(through, "/"+database, "/missing", 1),
+			[]string{address, `database "missing" does not exist`, `CREATE DATABASE "missing"`}},
+		"missing right": {as("explain_rights"), []string{address, "permission denied", `grant it to "explain_rights"`}},
+		"refused TLS": {strings.Replace(through, "sslmode=disable", "sslmode=require", 1),
+			[]string{address, "refuses TLS", "sslmode=prefer"}},
+		"refused connection": {strings.Replace(through, address, closed, 1),
+			[]string{closed, "connection refused", "start the server"}},
+		"two hosts": {strings.Replace(strings.Replace(through, address, closed+","+address, 1), "sslmode=disable",
+			"sslmode=require", 1), []string{closed + ": connection refused", address + ": the server refuses TLS"}},
 	} {
 		storetest.EventuallyDone(t, name, func(ctx context.Context) (bool, error) {
 			_, migrateErr := migrations.Up(ctx, test.dsn)
@@ -240,7 +258,8 @@ func TestOutage_LostPrivilege(t *testing.T) {
 	if _, err := admin.Exec(t.Context(), `ALTER TABLE undo_log RENAME TO hidden`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "byre migrate status") {
+	if _, err := driver.Commit(t.Context(), create("a")); !errors.Is(err, sqlstore.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "byre migrate status") {
 		t.Errorf("commit without its table: %v", err)
 	}
 	if _, err := admin.Exec(t.Context(), `ALTER TABLE hidden RENAME TO undo_log`); err != nil {

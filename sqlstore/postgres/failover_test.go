@@ -27,14 +27,16 @@ func TestFailover_LosingCommitsBeginsAnEpoch(t *testing.T) {
 	t.Parallel()
 	primary, standby, dsn := startPair(t)
 	old, next := pgtest.NewProxy(t, dsn), pgtest.NewProxy(t, standby.DSN("postgres"))
-	if _, err := postgres.Open(t.Context(), next.DSN(), postgres.Options{}); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "standby") {
+	if _, err := postgres.Open(t.Context(), next.DSN(), postgres.Options{}); !errors.Is(err, sqlstore.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "standby") {
 		t.Fatalf("a standby alone: %v", err)
 	}
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	driver := openMore(t, next.DSN(old), postgres.Options{Logger: logger}) // finds the primary
 	// other has seen no change.
-	other := openMore(t, pgtest.NewProxy(t, standby.DSN("postgres")).DSN(pgtest.NewProxy(t, dsn)), postgres.Options{Logger: logger})
+	other := openMore(t, pgtest.NewProxy(t, standby.DSN("postgres")).DSN(pgtest.NewProxy(t, dsn)),
+		postgres.Options{Logger: logger})
 	if !strings.Contains(log.String(), "no standby is synchronous") {
 		t.Errorf("no warning at start: %s", &log)
 	}
@@ -185,7 +187,8 @@ func TestPrimaries_FollowsTheHigherTimeline(t *testing.T) {
 		t.Errorf("a read of the old primary: %v", err)
 	}
 	for _, endpoint := range []string{first.DSN(second), second.DSN(first)} {
-		if last := mustCreate(t, openMore(t, endpoint, postgres.Options{}), "start at "+endpoint[len(endpoint)-40:]); last == 0 {
+		if last := mustCreate(t, openMore(t, endpoint, postgres.Options{}),
+			"start at "+endpoint[len(endpoint)-40:]); last == 0 {
 			t.Error("no revision")
 		}
 		if err := postgres.ReadSnapshot(t.Context(), endpoint, func(s sqlstore.Snapshot) error {
@@ -198,7 +201,8 @@ func TestPrimaries_FollowsTheHigherTimeline(t *testing.T) {
 		}
 	}
 	var written int
-	if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM current_objects WHERE name <> 'a'`).Scan(&written); err != nil || written > 0 {
+	if err := connect(t, dsn).QueryRow(t.Context(),
+		`SELECT count(*) FROM current_objects WHERE name <> 'a'`).Scan(&written); err != nil || written > 0 {
 		t.Errorf("the old primary has %d objects that it was not to get, %v", written, err)
 	}
 

@@ -31,7 +31,9 @@ const short = 300 * time.Millisecond
 var faults = map[string]fault{
 	"sessions are terminated": {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Terminate(ctx) }},
 	"the server crashes":      {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Restart(ctx) }},
-	"the network is silent":   {inject: func(ctx context.Context, s *pgtest.Site) error { return s.Blackhole(ctx, short) }},
+	"the network is silent": {inject: func(ctx context.Context, s *pgtest.Site) error {
+		return s.Blackhole(ctx, short)
+	}},
 	"COMMIT is lost, the connection too": {inject: func(ctx context.Context, s *pgtest.Site) error {
 		return s.AtCommit(ctx, pgtest.Sent, pgtest.Drop, nil)
 	}},
@@ -164,7 +166,8 @@ func (w *writers) compact(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		state, err := w.drivers[0].State(ctx)
 		if err == nil {
-			_, _, err = w.drivers[0].DeleteHistory(ctx, sqlstore.Deletion{Of: create("x")[0].Key.Of(), UpTo: state.Revision - 100, Limit: 50})
+			_, _, err = w.drivers[0].DeleteHistory(ctx,
+				sqlstore.Deletion{Of: create("x")[0].Key.Of(), UpTo: state.Revision - 100, Limit: 50})
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("compaction: %v", err)
@@ -341,7 +344,8 @@ func TestOutage_LosesNothingAcknowledged(t *testing.T) {
 		if err == nil {
 			existing++
 		}
-		if outcome == nil && err != nil || errors.Is(outcome, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrNotFound) {
+		if outcome == nil && err != nil || errors.Is(outcome, sqlstore.ErrUnavailable) &&
+			!errors.Is(err, sqlstore.ErrNotFound) {
 			t.Errorf("%s: commit %v, get %v", name, outcome, err)
 		}
 	}
@@ -385,7 +389,8 @@ func warm(t *testing.T, driver *postgres.Driver) {
 	for range 8 {
 		readers.Go(func() {
 			_, err := driver.State(t.Context())
-			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil { // on a busy machine, to connect may exceed the timeout
+			// on a busy machine, to connect may exceed the timeout
+			for errors.Is(err, sqlstore.ErrUnavailable) && t.Context().Err() == nil {
 				_, err = driver.State(t.Context())
 			}
 			if err != nil {

@@ -172,7 +172,8 @@ func (d *Driver) followInstance(ctx context.Context, before lastSeen) error {
 	if !isStart {
 		d.server.reset() // connections may lead to different servers
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.server.options.LockTimeout+d.server.options.CommitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
+		d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
 	conn, err := d.server.acquireWriter(ctx)
 	if err != nil {
@@ -225,7 +226,8 @@ func (d *Driver) record(ctx context.Context, tx pgx.Tx, before lastSeen) (begun 
 	log, server, lineage := d.server.options.Logger, migrations.Address(d.server.config), f.present.String()
 	if begun = !f.isSafe(); !begun {
 		if f.stored != (origin{}) && !f.isSame() {
-			log.Info("postgres: a standby took over; every commit waited for a synchronous standby, so that none is lost, and the epoch goes on",
+			log.Info(
+				"postgres: a standby took over; every commit waited for a synchronous standby, so that none is lost, and the epoch goes on",
 				"server", server)
 		}
 		_, err = tx.Exec(ctx, storeLineage, lineage)
@@ -235,12 +237,14 @@ func (d *Driver) record(ctx context.Context, tx pgx.Tx, before lastSeen) (begun 
 			_, err = tx.Exec(ctx, compactAll)
 		}
 		if !f.holds {
-			log.Error("postgres: the database has lost commits that were acknowledged: a failover to a standby that was behind, "+
-				"or a restore; a new epoch begins: caches are dropped and watches end with 410",
+			log.Error(
+				"postgres: the database has lost commits that were acknowledged: a failover to a standby that was behind, "+
+					"or a restore; a new epoch begins: caches are dropped and watches end with 410",
 				"server", server, "lost", before.revision, "time", before.time, "revision", revision)
 		} else {
-			log.Warn("postgres: the database is not the one that the epoch began on: an asynchronous standby took over, or the database "+
-				"was restored or moved, and commits may be lost; a new epoch begins: caches are dropped and watches end with 410",
+			log.Warn(
+				"postgres: the database is not the one that the epoch began on: an asynchronous standby took over, or the database "+
+					"was restored or moved, and commits may be lost; a new epoch begins: caches are dropped and watches end with 410",
 				"server", server, "was", f.stored, "is", f.present, "revision", revision)
 		}
 	}
@@ -315,8 +319,9 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f findin
 	}
 	f, refused, err := findOrigin(ctx, tx)
 	if refused != nil {
-		d.server.options.Logger.Warn("postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
-			"processes that have seen them", "server", migrations.Address(d.server.config), "error", refused.Message)
+		d.server.options.Logger.Warn(
+			"postgres: the server does not tell its timeline: a failover that loses commits is noticed only by "+
+				"processes that have seen them", "server", migrations.Address(d.server.config), "error", refused.Message)
 	}
 	f.holds, f.isShown, f.last = o.holds(before), o.shows(before), o.Revision
 	if err == nil && refused == nil {
@@ -333,7 +338,8 @@ func (d *Driver) find(ctx context.Context, tx pgx.Tx, before lastSeen) (f findin
 // may pass: it must not hide that the store is another one.
 func findOrigin(ctx context.Context, tx pgx.Tx) (f finding, refused *pgconn.PgError, err error) {
 	var stored string
-	if err := tx.QueryRow(ctx, selectOrigin).Scan(&stored, &f.present.place, &f.present.synchronous, &f.streamed); err != nil {
+	if err := tx.QueryRow(ctx, selectOrigin).Scan(&stored, &f.present.place, &f.present.synchronous,
+		&f.streamed); err != nil {
 		return f, nil, err
 	}
 	f.stored = parseOrigin(stored)
@@ -358,7 +364,8 @@ func (f *finding) isSame() bool {
 // standby. That it is the synchronous one that took over is up to whoever promotes it.
 func (f *finding) isSafe() bool {
 	was, is := f.stored, f.present
-	return f.holds && (was == origin{} || f.isSame() || was.synchronous && f.streamed && was.server == is.server && was.place == is.place)
+	return f.holds &&
+		(was == origin{} || f.isSame() || was.synchronous && f.streamed && was.server == is.server && was.place == is.place)
 }
 
 // knownTime returns the time of a last seen change as a parameter of a statement; empty if it is not

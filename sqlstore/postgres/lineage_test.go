@@ -50,11 +50,13 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 		t.Errorf("the log says nothing: %s", &log)
 	}
 	for _, of := range []*sqlstore.Resource{nil, {Resource: "pods"}, {Resource: "none"}} {
-		if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Of: of, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+		if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Of: of, Limit: 10}); !errors.Is(err,
+			sqlstore.ErrCompacted) {
 			t.Errorf("changes of %v after a revision that is lost: %v", of, err)
 		}
 	}
-	if again, err := openMore(t, standby.DSN("postgres"), postgres.Options{}).State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision {
+	if again, err := openMore(t, standby.DSN("postgres"), postgres.Options{}).State(t.Context()); err != nil ||
+		again.Epoch != state.Epoch || again.Revision != state.Revision {
 		t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
 	}
 }
@@ -91,7 +93,8 @@ func TestFailover_SurvivorBeginsAnEpoch(t *testing.T) {
 	if err != nil || state.Epoch == before.Epoch || state.Compacted <= lost {
 		t.Errorf("state %+v, %v", state, err)
 	}
-	if _, err := survivor.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := survivor.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Limit: 10}); !errors.Is(err,
+		sqlstore.ErrCompacted) {
 		t.Errorf("a client that goes on after %d: %v", lost, err)
 	}
 }
@@ -139,7 +142,8 @@ func TestFailover_WithoutLossBeginsNoEpoch(t *testing.T) {
 			})
 		}
 	}
-	if n := strings.Count(log.String(), "a standby took over"); n != 2 || strings.Contains(log.String(), "a new epoch begins") {
+	if n := strings.Count(log.String(), "a standby took over"); n != 2 ||
+		strings.Contains(log.String(), "a new epoch begins") {
 		t.Errorf("the log:\n%s", &log)
 	}
 }
@@ -242,7 +246,8 @@ func TestRestore_OfADumpBeginsAnEpoch(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if out, err := exec.CommandContext(t.Context(), path, append(arguments, "--dbname="+dsn)...).CombinedOutput(); err != nil {
+				if out, err := exec.CommandContext(t.Context(), path,
+					append(arguments, "--dbname="+dsn)...).CombinedOutput(); err != nil {
 					t.Fatalf("%s: %v: %s", program, err, out)
 				}
 			}
@@ -334,7 +339,8 @@ func TestPooler_AnotherStoreBeginsAnEpoch(t *testing.T) {
 // error the origin is not known, and a loss could go unnoticed: followInstance fails and is repeated.
 func TestAdopt_RepeatsWhatFailed(t *testing.T) {
 	t.Parallel()
-	for code, isRefusal := range map[string]bool{"42501": true, "42883": true, "0A000": true, "58030": false, "57014": false} {
+	for code, isRefusal := range map[string]bool{"42501": true, "42883": true, "0A000": true, "58030": false,
+		"57014": false} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			driver, dsn := open(t, postgres.Options{})
@@ -390,10 +396,12 @@ func TestAdopt_WaitsForItsTurnUntilTheDeadline(t *testing.T) {
 		_, err := driver.State(t.Context())
 		first <- err
 	}()
-	storetest.EventuallyDone(t, "the first waits for the writers' lock", func(ctx context.Context) (isWaiting bool, err error) {
-		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&isWaiting)
-		return isWaiting, err
-	})
+	storetest.EventuallyDone(t, "the first waits for the writers' lock",
+		func(ctx context.Context) (isWaiting bool, err error) {
+			err = admin.QueryRow(ctx,
+				`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&isWaiting)
+			return isWaiting, err
+		})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := driver.State(ctx); !errors.Is(err, sqlstore.ErrUnavailable) {
@@ -445,10 +453,11 @@ func mustCreate(t *testing.T, driver sqlstore.Driver, names ...string) (last int
 
 func names(t *testing.T, driver sqlstore.Driver) (all []string) {
 	t.Helper()
-	if _, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(r sqlstore.Record) error {
-		all = append(all, r.Name)
-		return nil
-	}); err != nil {
+	if _, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}},
+		func(r sqlstore.Record) error {
+			all = append(all, r.Name)
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -458,7 +467,8 @@ func names(t *testing.T, driver sqlstore.Driver) (all []string) {
 // standby that lags behind has the same effect.
 func loseCommits(t *testing.T, dsn string, after int64) {
 	t.Helper()
-	for _, statement := range []string{`DELETE FROM current_objects WHERE revision > $1`, `DELETE FROM undo_log WHERE revision > $1`} {
+	for _, statement := range []string{`DELETE FROM current_objects WHERE revision > $1`,
+		`DELETE FROM undo_log WHERE revision > $1`} {
 		if _, err := connect(t, dsn).Exec(t.Context(), statement, after); err != nil {
 			t.Fatal(err)
 		}
@@ -516,7 +526,8 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 					t.Errorf("there are %q, want %q", names(t, driver), want)
 				}
 				for _, after := range []int64{0, 2, 4} {
-					if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: after, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+					if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: after, Limit: 10}); !errors.Is(err,
+						sqlstore.ErrCompacted) {
 						t.Errorf("changes after %d: %v", after, err)
 					}
 				}
@@ -529,10 +540,12 @@ func TestLostCommits_AreNoticed(t *testing.T) {
 				// Compaction deletes the remaining rows in several steps.
 				storetest.Compact(t, driver, state.Revision+1)
 				var left int
-				if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM undo_log`).Scan(&left); err != nil || left != 0 {
+				if err := connect(t, dsn).QueryRow(t.Context(), `SELECT count(*) FROM undo_log`).Scan(&left); err != nil ||
+					left != 0 {
 					t.Errorf("%d changes are left, %v", left, err)
 				}
-				if again, err := driver.State(t.Context()); err != nil || again.Revision != state.Revision+1 || again.Epoch != state.Epoch {
+				if again, err := driver.State(t.Context()); err != nil || again.Revision != state.Revision+1 ||
+					again.Epoch != state.Epoch {
 					t.Errorf("state after a compaction: %+v, %v", again, err)
 				}
 			})
@@ -565,7 +578,8 @@ func TestLostCommits_OfSeveralEndInOneEpoch(t *testing.T) {
 	if state[0].Epoch == "" || state[0].Epoch != state[1].Epoch || state[0].Revision != state[1].Revision {
 		t.Errorf("states: %+v", state)
 	}
-	if _, err := ahead.Changes(t.Context(), sqlstore.ChangesQuery{After: 4, Limit: 1}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := ahead.Changes(t.Context(), sqlstore.ChangesQuery{After: 4, Limit: 1}); !errors.Is(err,
+		sqlstore.ErrCompacted) {
 		t.Errorf("changes after what one has lost: %v", err)
 	}
 	mustCreate(t, behind, "e")
@@ -673,7 +687,8 @@ func TestLostCommits_MayBeUnknownAfterACompaction(t *testing.T) {
 	}
 	mustCreate(t, first, "d")
 	other := openMore(t, dsn, postgres.Options{})
-	if _, _, err := other.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: 4, Limit: 10}); err != nil {
+	if _, _, err := other.DeleteHistory(t.Context(),
+		sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: 4, Limit: 10}); err != nil {
 		t.Fatal(err)
 	}
 	compacted := func() int64 {

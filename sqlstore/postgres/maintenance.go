@@ -13,11 +13,12 @@ import (
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
 	queue := func(b *pgx.Batch) { b.Queue(selectHistories) }
-	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) (err error) {
-		rows, _ := results.Query() // CollectRows returns the error
-		histories, err = pgx.CollectRows(rows, scanHistory)
-		return err
-	})
+	err = d.snapshot(ctx, d.server.reads, nil, queue,
+		func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) (err error) {
+			rows, _ := results.Query() // CollectRows returns the error
+			histories, err = pgx.CollectRows(rows, scanHistory)
+			return err
+		})
 	return histories, err
 }
 
@@ -35,10 +36,11 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 
 // Compacted implements sqlstore.Driver.
 func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
-	err = d.snapshot(ctx, d.server.reads, &of, func(*pgx.Batch) {}, func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
-		compacted = state.Compacted
-		return nil
-	})
+	err = d.snapshot(ctx, d.server.reads, &of, func(*pgx.Batch) {},
+		func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
+			compacted = state.Compacted
+			return nil
+		})
 	return compacted, err
 }
 
@@ -81,7 +83,9 @@ func (d *Driver) CountChanges(
 // Invariant: a deletion changes only a store that holds the driver's last seen change. Its own
 // transaction checks that. Otherwise a deletion on a server that has lost commits would
 // move the revision past the lost ones, and no process could notice the loss.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+func (d *Driver) DeleteHistory(
+	ctx context.Context, deletion sqlstore.Deletion,
+) (deleted int, waited time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.server.options.LockTimeout+d.server.options.CommitTimeout)
 	defer cancel()
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
@@ -106,7 +110,9 @@ func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) 
 }
 
 // deleteChanges makes a deletion in a transaction, which waits for a lock no longer than a time-out.
-func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, timeout time.Duration) (deleted int, waited time.Duration, err error) {
+func deleteChanges(
+	ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, timeout time.Duration,
+) (deleted int, waited time.Duration, err error) {
 	group, resource, owner := deletion.Of.Group, deletion.Of.Resource, deletion.Of.Owner.String()
 	var before *string
 	if !deletion.Before.IsZero() {
@@ -116,7 +122,8 @@ func deleteChanges(ctx context.Context, tx pgx.Tx, deletion sqlstore.Deletion, t
 	var b pgx.Batch
 	var last int64
 	b.Queue(configureCompact, milliseconds(timeout))
-	b.Queue(deleteHistory, group, resource, owner, deletion.UpTo, before, deletion.Limit).QueryRow(func(row pgx.Row) error {
+	b.Queue(deleteHistory, group, resource, owner, deletion.UpTo, before,
+		deletion.Limit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&last, &deleted)
 	})
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
@@ -144,18 +151,19 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 		b.Queue(allowScan)
 		b.Queue(selectUsage)
 	}
-	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-		if _, err := results.Exec(); err != nil {
+	err = d.snapshot(ctx, d.server.reads, nil, queue,
+		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
+			if _, err := results.Exec(); err != nil {
+				return err
+			}
+			// The statement scans a whole table and takes long. ctx bounds it, and no client's
+			// request waits for it.
+			w.pause()
+			usage.Revision = state.Revision
+			rows, _ := results.Query() // AppendRows returns the error
+			usage.Resources, err = pgx.AppendRows(usage.Resources, rows, pgx.RowToStructByPos[sqlstore.ResourceUsage])
 			return err
-		}
-		// The statement scans a whole table and takes long. ctx bounds it, and no client's
-		// request waits for it.
-		w.pause()
-		usage.Revision = state.Revision
-		rows, _ := results.Query() // AppendRows returns the error
-		usage.Resources, err = pgx.AppendRows(usage.Resources, rows, pgx.RowToStructByPos[sqlstore.ResourceUsage])
-		return err
-	})
+		})
 	return usage, err
 }
 

@@ -60,7 +60,8 @@ func TestHistories_OfMissingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods := sqlstore.Resource{Resource: "pods"}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: missing - 1, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(),
+		sqlstore.ChangesQuery{After: missing - 1, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
 		t.Errorf("changes after a revision before the missing ones: %v", err)
 	}
 }
@@ -109,7 +110,9 @@ func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
 	compacted, conn := time.Now(), connect(t, dsn)
 	storetest.EventuallySucceeds(t, "autovacuum of the changes", func() error {
 		var vacuumed bool
-		err := conn.QueryRow(t.Context(), `SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'undo_log'`, compacted).Scan(&vacuumed)
+		err := conn.QueryRow(t.Context(),
+			`SELECT coalesce(last_autovacuum > $1, false) FROM pg_stat_user_tables WHERE relname = 'undo_log'`,
+			compacted).Scan(&vacuumed)
 		if err == nil && !vacuumed {
 			err = errors.New("the table was not vacuumed since the compaction")
 		}

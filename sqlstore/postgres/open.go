@@ -112,8 +112,10 @@ func OpenWithoutServing(ctx context.Context, dsn string, options Options) (*Driv
 		*mode = pgx.QueryExecModeExec
 	case pooled && *mode == pgx.QueryExecModeDescribeExec:
 		// It sends a statement and its execution apart, between which a pooler gives the session to other clients.
-		return nil, fmt.Errorf("PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
-			"of another client: remove it from the endpoint", migrations.Address(config.ConnConfig))
+		return nil,
+			fmt.Errorf(
+				"PostgreSQL at %s is behind a pooler, where default_query_exec_mode=describe_exec may execute the statement "+
+					"of another client: remove it from the endpoint", migrations.Address(config.ConnConfig))
 	}
 	d := &Driver{
 		server:  server{options: options, config: config.ConnConfig, refresh: config.BeforeConnect, primaries: primaries},
@@ -195,7 +197,8 @@ func inspect(ctx context.Context, config *pgx.ConnConfig, options Options) (pool
 	case !options.AllowLoss && (fsync == "off" && !isNeon(neon, synchronous, quorum) || synchronous == "off"):
 		return false, fmt.Errorf("the server may lose commits: fsync is %s, synchronous_commit is %s", fsync, synchronous)
 	}
-	if hosts := strings.Count(migrations.Address(config), ",") + 1; (hosts > 1 || standbys > 0) && (quorum == "" || synchronous == "local") {
+	if hosts := strings.Count(migrations.Address(config), ",") + 1; (hosts > 1 || standbys > 0) &&
+		(quorum == "" || synchronous == "local") {
 		options.Logger.Warn("postgres: no standby is synchronous: a failover may lose acknowledged writes; "+
 			"set synchronous_standby_names on the server",
 			"hosts", hosts, "standbys", standbys, "synchronous_standby_names", quorum, "synchronous_commit", synchronous)

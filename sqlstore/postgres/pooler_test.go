@@ -112,7 +112,8 @@ func TestPooler_Outage(t *testing.T) {
 	pooler.Kill()
 	// The outcome is unknown if the driver sends the batch before it notices that the
 	// connection has ended.
-	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) && !errors.Is(err, sqlstore.ErrUnknown) {
+	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) &&
+		!errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("commit: %v", err)
 	}
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {

@@ -620,7 +620,8 @@ var (
 		"time", "verb", "subresource", "manager", "who", "real_user", "encoding", "expires", "value",
 	}
 	undoColumns = []string{
-		"revision", "time", "op", "verb", "subresource", "manager", "who", "real_user", "audit_id", "resource_id", "namespace", "name",
+		"revision", "time", "op", "verb", "subresource", "manager", "who", "real_user", "audit_id", "resource_id",
+		"namespace", "name",
 		"uid", "replaces", "created_revision", "encoding", "expires", "value",
 	}
 )

@@ -49,7 +49,8 @@ func (p plan) violations() (all []string) {
 		all = append(all, "Seq Scan on "+p.RelationName)
 	case strings.HasPrefix(p.NodeType, "Hash"):
 		all = append(all, p.NodeType)
-	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") && !p.sortsLastChanges() && !p.sortsNothing():
+	case strings.Contains(p.NodeType, "Sort") && !p.reads("CTE Scan") && !p.reads("Function Scan") &&
+		!p.sortsLastChanges() && !p.sortsNothing():
 		all = append(all, p.NodeType)
 	}
 	for _, child := range p.Plans {
@@ -94,9 +95,11 @@ func (p plan) reads(node string) bool {
 // noWrites are the arguments of applyBatch for a batch on another instance.
 var noWrites = func() []any {
 	one := []string{"x"}
-	all := []any{one, one, one, one, one, one, []int64{0}, one, []int64{0}, one, []string{""}, one, one, one, one, one, one, one,
+	all := []any{one, one, one, one, one, one, []int64{0}, one, []int64{0}, one, []string{""}, one, one, one, one, one,
+		one, one,
 		int64(99_000), "2020-01-01T00:00:00Z", "uid", "instance"}
-	return append(all, others([]sqlstore.Write{{Requires: &sqlstore.Requirement{}, RequiresNone: &sqlstore.Resource{}}})...)
+	return append(all,
+		others([]sqlstore.Write{{Requires: &sqlstore.Requirement{}, RequiresNone: &sqlstore.Resource{}}})...)
 }()
 
 // configurations are the statements, with arguments, that run before a statement in its
@@ -112,7 +115,9 @@ SELECT set_config(name, 'on', true) FROM unnest(ARRAY['enable_seqscan', 'enable_
 
 // searches are the indexes that some plans must search, each with a part of its condition.
 var searches = map[string][2]string{
-	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"}, "before, of": {"undo_log_resource", "(revision > "}, "keys of": {"undo_log_resource", "resource_id"}, "histories": {"undo_log_resource", "resource_id"},
+	"changes at": {"undo_log_key", "(name >= "}, "changes of": {"undo_log_resource", "resource_id"},
+	"before, of": {"undo_log_resource", "(revision > "}, "keys of": {"undo_log_resource", "resource_id"},
+	"histories":     {"undo_log_resource", "resource_id"},
 	"count changes": {"undo_log_resource", "resource_id"}, "compact": {"undo_log_resource", "(resource_id >= "},
 }
 
@@ -129,7 +134,8 @@ func TestPlans_UseTheirIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), `ALTER TABLE current_objects SET (autovacuum_enabled = off); ALTER TABLE undo_log SET (autovacuum_enabled = off)`); err != nil {
+	if _, err := conn.Exec(t.Context(),
+		`ALTER TABLE current_objects SET (autovacuum_enabled = off); ALTER TABLE undo_log SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.PgConn().Exec(t.Context(), storetest.AtScale(manyObjects)).Close(); err != nil {
@@ -158,19 +164,21 @@ func allStatements(last, limit int) map[string]statement {
 	after, before := []any{near, limit, 1 << 20}, []any{0, limit, 1 << 20}
 	in := func(page []any, more ...any) []any { return append(slices.Clone(page), more...) }
 	return map[string]statement{
-		"whole":         {selectObjects, of},
-		"whole undo":    {selectUndo, nil},
-		"state":         {selectState, []any{int64(near)}},
-		"object":        {selectObject, []any{int64(near), "", "resource3", "builtin", "namespace20", "name203"}},
-		"expired":       {selectExpired, []any{"2020-01-01T00:00:00Z", limit}},
-		"changes":       {selectChanges, after},
-		"changes of":    {selectChangesOf, in(after, of...)},
-		"changes in":    {selectChangesIn, in(after, "", "", "builtin", "namespace20", "namespace20", "", "z", 0)},
-		"changes at":    {selectChangesIn, in(after, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", 0)},
-		"keys of":       {selectChangeKeysOf, in(after[:2], of...)},
-		"before":        {selectChangesBefore, in(before, near)},
-		"before, of":    {selectChangesOfBefore, in(in(before, of...), near)},
-		"before, at":    {selectChangesIn, in(before, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", near)},
+		"whole":      {selectObjects, of},
+		"whole undo": {selectUndo, nil},
+		"state":      {selectState, []any{int64(near)}},
+		"object":     {selectObject, []any{int64(near), "", "resource3", "builtin", "namespace20", "name203"}},
+		"expired":    {selectExpired, []any{"2020-01-01T00:00:00Z", limit}},
+		"changes":    {selectChanges, after},
+		"changes of": {selectChangesOf, in(after, of...)},
+		"changes in": {selectChangesIn, in(after, "", "", "builtin", "namespace20", "namespace20", "", "z", 0)},
+		"changes at": {selectChangesIn,
+			in(after, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", 0)},
+		"keys of":    {selectChangeKeysOf, in(after[:2], of...)},
+		"before":     {selectChangesBefore, in(before, near)},
+		"before, of": {selectChangesOfBefore, in(in(before, of...), near)},
+		"before, at": {selectChangesIn,
+			in(before, "", "resource3", "builtin", "namespace20", "namespace20", "name203", "name203", near)},
 		"compact":       {deleteHistory, in(of, 1000, "2020-01-01T00:00:00Z", 100)},
 		"histories":     {selectHistories, nil},
 		"compacted":     {selectCompacted, of},
@@ -205,7 +213,8 @@ func allStatements(last, limit int) map[string]statement {
 var views = map[string]statement{
 	"one's history": {`SELECT * FROM changes WHERE "group" = $1 AND resource = $2 AND defined_by = $3 AND namespace = $4 AND name = $5`, []any{"", "resource3", "builtin", "namespace20", "name203"}},
 	"by resource":   {`SELECT namespace, name, who, doc(value) #>> '{spec,replicas}' FROM objects WHERE resource = $1 AND namespace = $2`, []any{"resource3", "namespace20"}},
-	"history":       {`SELECT * FROM history WHERE resource = $1 AND namespace = $2 AND name = $3`, []any{"resource3", "namespace20", "name203"}},
+	"history": {`SELECT * FROM history WHERE resource = $1 AND namespace = $2 AND name = $3`,
+		[]any{"resource3", "namespace20", "name203"}},
 }
 
 func checkPlans(t *testing.T, conn *pgx.Conn, when string) {
@@ -334,7 +343,8 @@ func (g *growing) grow(t *testing.T, before, all int) {
 	t.Helper()
 	text := strings.NewReplacer(
 		"generate_series(1, 100000)", fmt.Sprintf("generate_series(%d, %d)", before+1, all),
-		"'{}'", `'{"a":"' || repeat(md5(i::text), 20) || '"}'`, "FROM current_objects;", fmt.Sprintf("FROM current_objects WHERE revision > %d;", before),
+		"'{}'", `'{"a":"' || repeat(md5(i::text), 20) || '"}'`, "FROM current_objects;",
+		fmt.Sprintf("FROM current_objects WHERE revision > %d;", before),
 		"generate_series(0, 9) i;", "generate_series(0, 9) i ON CONFLICT DO NOTHING;").Replace(manyObjects)
 	if err := g.connect(t).PgConn().Exec(t.Context(), text).Close(); err != nil {
 		t.Fatal(err)
@@ -350,7 +360,8 @@ func (g *growing) batches(t *testing.T) map[string]statement {
 		t.Fatal(err)
 	}
 	key := func(i int) sqlstore.Key {
-		return sqlstore.Key{Resource: fmt.Sprint("resource", i%10), Namespace: fmt.Sprint("namespace", i/10%100), Name: fmt.Sprint("name", i)}
+		return sqlstore.Key{Resource: fmt.Sprint("resource", i%10), Namespace: fmt.Sprint("namespace", i/10%100),
+			Name: fmt.Sprint("name", i)}
 	}
 	all := map[string]statement{}
 	for _, op := range []sqlstore.Op{sqlstore.Create, sqlstore.Update, sqlstore.Delete} {
@@ -374,13 +385,14 @@ func (g *growing) batches(t *testing.T) map[string]statement {
 
 // examined is how many rows or entries of an index some statements look at beside those that they return.
 var examined = map[string]int{
-	"count": grown / 10, "count at": grown/10 + grown/100, "count ns at": grown / 100, "list since": grown / 100, "list ns since": grown / 100,
-	"changes in": grown / 100, "compact": 100, "usage": grown,
+	"count": grown / 10, "count at": grown/10 + grown/100, "count ns at": grown / 100, "list since": grown / 100,
+	"list ns since": grown / 100,
+	"changes in":    grown / 100, "compact": 100, "usage": grown,
 }
 
-// TestPlans_StayLookupsWhenTablesGrow: plans that the server made while the tables were empty or small, and those that it
-// makes without statistics, as of an imported database and after pg_upgrade, read a few pages a row, however many rows
-// there are.
+// TestPlans_StayLookupsWhenTablesGrow: plans that the server made while the tables were empty or small, and those that
+// it makes without statistics, as of an imported database and after pg_upgrade, read a few pages a row, however many
+// rows there are.
 func TestPlans_StayLookupsWhenTablesGrow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -484,7 +496,8 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 	}
 	create(1, 0, 10)
 	dump, conn := conns[0], conns[1]
-	if _, err := dump.Exec(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM objects`); err != nil {
+	if _, err := dump.Exec(t.Context(),
+		`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM objects`); err != nil {
 		t.Fatal(err)
 	}
 	before := buffers(t, conn, selectState, int64(10))
@@ -516,7 +529,8 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 		}
 	}
 	if now := buffers(t, conn, selectState, last); now > before+4 {
-		t.Errorf("a read of the state touched %d pages before a compaction of %d resources, and %d after", before, resources, now)
+		t.Errorf("a read of the state touched %d pages before a compaction of %d resources, and %d after", before, resources,
+			now)
 	}
 }
 
@@ -524,7 +538,8 @@ func TestReads_StayFlatUnderAnOldSnapshot(t *testing.T) {
 func buffers(t *testing.T, conn *pgx.Conn, query string, arguments ...any) int {
 	t.Helper()
 	var text []byte
-	if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query, arguments...).Scan(&text); err != nil {
+	if err := conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query,
+		arguments...).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	var plans []struct {

@@ -25,12 +25,13 @@ var (
 // State implements sqlstore.Driver.
 func (d *Driver) State(ctx context.Context) (sqlstore.State, error) {
 	var o observation
-	err := d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
-		if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
-			return err
-		}
-		return d.check(before, &o)
-	})
+	err := d.readFrom(ctx, d.server.feedPool(),
+		func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) error {
+			if err := conn.QueryRow(ctx, selectState, before.revision).Scan(o.columns()...); err != nil {
+				return err
+			}
+			return d.check(before, &o)
+		})
 	if err != nil {
 		return sqlstore.State{}, err
 	}
@@ -49,7 +50,8 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 	var record sqlstore.Record
 	var o observation
 	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, before lastSeen) (err error) {
-		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...), key); err != nil {
+		if record, o, err = readRecord(conn.QueryRow(ctx, selectObject, objectArguments(before.revision, key)...),
+			key); err != nil {
 			return err
 		}
 		return d.check(before, &o)
@@ -129,7 +131,8 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 			of = *q.Of
 		}
 		query, pool = queries.in, d.server.reads
-		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
+		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0],
+			names[1])
 	case q.Of != nil:
 		query, pool = queries.of, d.server.reads
 		if q.KeysOnly && q.Before == 0 { // others who ask for keys read one change, and its values are dropped
@@ -251,7 +254,9 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 }
 
 // List implements sqlstore.Driver.
-func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
+func (d *Driver) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (listed sqlstore.ListResult, err error) {
 	start, nonEmpty, err := q.Start()
 	if err != nil {
 		return sqlstore.ListResult{}, err
@@ -261,7 +266,8 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 		n := int64(q.Limit) + 1 // one more shows whether there are more
 		limit = &n
 	}
-	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit, !q.KeysOnly}
+	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit,
+		!q.KeysOnly}
 	if q.At != 0 {
 		arguments = append(arguments, !q.Replaced)
 	}
@@ -303,7 +309,10 @@ func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore
 	return listed, nil
 }
 
-func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult, yield func(sqlstore.Record) error) error {
+func readList(
+	results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult,
+	yield func(sqlstore.Record) error,
+) error {
 	rows, err := results.Query()
 	if err != nil {
 		return err
@@ -319,7 +328,8 @@ func readList(results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *s
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
 		var value *string
-		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Encoding, &expires, &value); err != nil {
+		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Encoding, &expires,
+			&value); err != nil {
 			return err
 		}
 		r.Expires = expiry(expires)

@@ -189,11 +189,13 @@ func TestSchemas_AreStoresOfTheirOwn(t *testing.T) {
 	}
 	storetest.EventuallyDone(t, "each plane shares its in-use lock", func(ctx context.Context) (bool, error) {
 		var shared int
-		err := admin.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted`).Scan(&shared)
+		err := admin.QueryRow(ctx,
+			`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted`).Scan(&shared)
 		return shared == 2*len(all), err
 	})
 	var inUse *migrations.InUseError
-	if _, err := migrations.Down(t.Context(), planes[0].dsn, false); !errors.As(err, &inUse) || !strings.Contains(err.Error(), `"tenant 0"`) {
+	if _, err := migrations.Down(t.Context(), planes[0].dsn, false); !errors.As(err, &inUse) ||
+		!strings.Contains(err.Error(), `"tenant 0"`) {
 		t.Errorf("down of one in use: %v", err)
 	}
 	storetest.EventuallyDone(t, "four idle connections each", func(ctx context.Context) (bool, error) {
@@ -257,7 +259,8 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	if _, err := driver.State(t.Context()); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("a process of the dropped schema: %v", err)
 	}
-	if _, err := driver.Commit(t.Context(), create("z")); !errors.Is(err, sqlstore.ErrUnavailable) || !strings.Contains(err.Error(), "byre migrate status") {
+	if _, err := driver.Commit(t.Context(), create("z")); !errors.Is(err, sqlstore.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "byre migrate status") {
 		t.Errorf("a commit to the dropped schema: %v", err)
 	}
 	runProgram(t, dump, "psql", "--dbname="+dsn, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1")
@@ -265,7 +268,8 @@ func TestSchemas_AreDumpedDroppedAndRestoredAlone(t *testing.T) {
 	// The dump is in tables of its own: the epoch that clients knew has ended.
 	createAvailable(t, driver, "z")
 	after, err := driver.State(t.Context())
-	if err != nil || after.Compacted <= before.Revision || after.Revision != after.Compacted+1 || after.Epoch == before.Epoch {
+	if err != nil || after.Compacted <= before.Revision || after.Revision != after.Compacted+1 ||
+		after.Epoch == before.Epoch {
 		t.Errorf("state after the restore: %+v, %v; before %+v", after, err, before)
 	}
 	if state, err := planes[1].driver.State(t.Context()); err != nil || state.Revision != 3 {
@@ -292,7 +296,8 @@ func TestSchemas_ViewsReadTheirOwnTables(t *testing.T) {
 		if err := conn.QueryRow(t.Context(), `SELECT name FROM `+schema+`.history`).Scan(&name); err != nil || name != want {
 			t.Errorf("%s.history has %q, %v", schema, name, err)
 		}
-		if err := conn.QueryRow(t.Context(), `SELECT revision FROM `+schema+`.counters`).Scan(&revision); err != nil || revision != 1 {
+		if err := conn.QueryRow(t.Context(), `SELECT revision FROM `+schema+`.counters`).Scan(&revision); err != nil ||
+			revision != 1 {
 			t.Errorf("%s.counters has revision %d, %v", schema, revision, err)
 		}
 	}
@@ -304,7 +309,8 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	admin := connect(t, dsn)
 	for _, role := range []string{"schema_one", "schema_two"} {
-		for _, statement := range []string{`CREATE ROLE ` + role + ` LOGIN`, `CREATE SCHEMA ` + role + ` AUTHORIZATION ` + role} {
+		for _, statement := range []string{`CREATE ROLE ` + role + ` LOGIN`,
+			`CREATE SCHEMA ` + role + ` AUTHORIZATION ` + role} {
 			if _, err := admin.Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
 			}
@@ -322,7 +328,8 @@ func TestSchemas_RoleReachesItsOwnOnly(t *testing.T) {
 		}
 		mustCreate(t, openMore(t, as(role), postgres.Options{}), "a")
 	}
-	if _, err := connect(t, as("schema_one")).Exec(t.Context(), `SELECT FROM schema_two.objects`); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err := connect(t, as("schema_one")).Exec(t.Context(), `SELECT FROM schema_two.objects`); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("a role reads the schema of another: %v", err)
 	}
 	foreign, err := migrations.WithSchema(as("schema_one"), "schema_two")
@@ -381,16 +388,19 @@ func TestSchemas_BehindAPooler(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectRefused(pgtest.NewPooler(t, dsn).DSN(), "the pooler takes no search_path")
-	expectRefused(pgtest.PoolerConfig{Settings: "ignore_startup_parameters = search_path"}.New(t, dsn).DSN(), `sessions use the schema "public" instead of "cp1"`)
+	expectRefused(pgtest.PoolerConfig{Settings: "ignore_startup_parameters = search_path"}.New(t, dsn).DSN(),
+		`sessions use the schema "public" instead of "cp1"`)
 
 	expectWorks(pgtest.PoolerConfig{Database: `connect_query='SET search_path = cp1'`}.New(t, dsn).DSN())
-	if _, err := admin.Exec(t.Context(), `ALTER ROLE byre IN DATABASE `+admin.Config().Database+` SET search_path = cp2`); err != nil {
+	if _, err := admin.Exec(t.Context(),
+		`ALTER ROLE byre IN DATABASE `+admin.Config().Database+` SET search_path = cp2`); err != nil {
 		t.Fatal(err)
 	}
 	expectWorks(pgtest.NewPooler(t, dsn).DSN())
 	for _, schema := range []string{"cp1", "cp2"} {
 		var count int
-		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM `+schema+`.objects`).Scan(&count); err != nil || count != 1 {
+		if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM `+schema+`.objects`).Scan(&count); err != nil ||
+			count != 1 {
 			t.Errorf("%s has %d objects, %v", schema, count, err)
 		}
 	}

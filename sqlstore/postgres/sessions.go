@@ -121,7 +121,9 @@ func (s *server) feedPool() *pgxpool.Pool {
 
 // pools returns the pools that are open.
 func (s *server) pools() []*pgxpool.Pool {
-	return slices.DeleteFunc([]*pgxpool.Pool{s.locks, s.writes, s.feed, s.reads}, func(p *pgxpool.Pool) bool { return p == nil })
+	return slices.DeleteFunc([]*pgxpool.Pool{s.locks, s.writes, s.feed, s.reads}, func(p *pgxpool.Pool) bool {
+		return p == nil
+	})
 }
 
 const (
@@ -247,8 +249,9 @@ func (w *watchdog) pause() {
 
 // errStatementWaits is the error of a read that got no answer in time from a server that
 // answers others.
-var errStatementWaits = errors.New("the server answers, but has not ended a read in time: see pg_stat_activity for the lock " +
-	"or the load that the statement waits for")
+var errStatementWaits = errors.New(
+	"the server answers, but has not ended a read in time: see pg_stat_activity for the lock " +
+		"or the load that the statement waits for")
 
 // readFunc reads on a connection, from a snapshot that holds a last seen change; see readFrom.
 type readFunc func(context.Context, *pgxpool.Conn, *watchdog, lastSeen) error

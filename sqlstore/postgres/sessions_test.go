@@ -37,7 +37,9 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 		},
 		"Expired": func() error { _, err := driver.Expired(ctx, time.Now(), 10); return err },
 		"List": func() error {
-			_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error { return nil })
+			_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
+				return nil
+			})
 			return err
 		},
 		"Notify": func() error { return driver.Notify(ctx, 1) },
@@ -173,7 +175,10 @@ func TestSilentHosts_TheOtherIsUsed(t *testing.T) {
 			}
 			untilAvailable(t, func(ctx context.Context) error { _, err := feed.Latest(ctx); return err })
 			var outcome []sqlstore.Outcome
-			untilAvailable(t, func(ctx context.Context) (err error) { outcome, err = driver.Commit(ctx, create("a")); return err })
+			untilAvailable(t, func(ctx context.Context) (err error) {
+				outcome, err = driver.Commit(ctx, create("a"))
+				return err
+			})
 			untilAvailable(t, func(ctx context.Context) error { return feed.WaitFor(ctx, outcome[0].Revision) })
 			openMore(t, proxies[0].DSN(proxies[1:]...), postgres.Options{})
 		})
@@ -241,18 +246,20 @@ func TestRead_WaitForAConnectionIsNoSilence(t *testing.T) {
 		}
 	})
 	storetest.Eventually(t, "the commit waits for the lock", func() (waits bool) {
-		if err := other.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'store'::regclass)`).Scan(&waits); err != nil {
+		if err := other.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'store'::regclass)`).Scan(&waits); err != nil {
 			t.Error(err)
 		}
 		return waits
 	})
 	reading, done := make(chan struct{}), make(chan struct{})
 	work.Go(func() {
-		if _, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
-			close(reading)
-			<-done
-			return nil
-		}); err != nil {
+		if _, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}},
+			func(sqlstore.Record) error {
+				close(reading)
+				<-done
+				return nil
+			}); err != nil {
 			t.Errorf("list: %v", err)
 		}
 	})
@@ -409,7 +416,8 @@ func TestRead_WaitForATableIsNoSilence(t *testing.T) {
 	for name, read := range waitingReads {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			driver, dsn := open(t, postgres.Options{LockTimeout: recovery, CommitTimeout: recovery, ReadTimeout: 2 * time.Second})
+			driver, dsn := open(t,
+				postgres.Options{LockTimeout: recovery, CommitTimeout: recovery, ReadTimeout: 2 * time.Second})
 			defer driver.Close()
 			createAvailable(t, driver, "first")
 			waiting, unlock := lockObjects(t, dsn)
@@ -440,7 +448,8 @@ func TestDriver_KeepsOneConnectionForThePoll(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
-	driver := openMore(t, dsn+"&application_name=polled&pool_max_conn_idle_time=500ms&pool_health_check_period=1s", postgres.Options{})
+	driver := openMore(t, dsn+"&application_name=polled&pool_max_conn_idle_time=500ms&pool_health_check_period=1s",
+		postgres.Options{})
 	mustCreate(t, driver, "x")
 	admin := connect(t, dsn)
 	count := func() (n int) {

@@ -72,7 +72,8 @@ func benchShards(b *testing.B, away time.Duration, shards int, unlogged bool) {
 		if unlogged {
 			makeUnlogged(b, direct)
 		}
-		store := sqlstore.New(driver, sqlstore.Options{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(i)}, metrics)})
+		store := sqlstore.New(driver,
+			sqlstore.Options{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(i)}, metrics)})
 		stores[i] = store
 		running.Go(func() {
 			if err := store.Run(b.Context()); err != nil {
@@ -171,9 +172,11 @@ func commitLease(b *testing.B, store *sqlstore.Store, lease *sqlstore.Write) {
 func leaseOf(i int) sqlstore.Write {
 	return sqlstore.Write{
 		Op: sqlstore.Create, UID: fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i),
-		Key:    sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-node-lease", Name: fmt.Sprintf("node-%05d", i)},
-		Value:  append(append([]byte(`{"spec":"`), bytes.Repeat([]byte("0123456789abcdef"), 40)...), `"}`...),
-		Author: sqlstore.Author{User: fmt.Sprintf("system:node:node-%05d", i), Verb: "update", Manager: "kubelet", AuditID: fmt.Sprintf("%036d", i)},
+		Key: sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-node-lease",
+			Name: fmt.Sprintf("node-%05d", i)},
+		Value: append(append([]byte(`{"spec":"`), bytes.Repeat([]byte("0123456789abcdef"), 40)...), `"}`...),
+		Author: sqlstore.Author{User: fmt.Sprintf("system:node:node-%05d", i), Verb: "update", Manager: "kubelet",
+			AuditID: fmt.Sprintf("%036d", i)},
 	}
 }
 

@@ -70,7 +70,9 @@ func (s *server) unlock(ctx context.Context, conn *pgxpool.Conn) {
 // holdLock calls send now and then, which sends a statement, so that the server does not end
 // the idle transaction, until ctx ends. It calls lost when it returns: when the transaction is
 // gone, and when ctx has ended.
-func (s *server) holdLock(ctx context.Context, lost func(), conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error) {
+func (s *server) holdLock(
+	ctx context.Context, lost func(), conn *pgxpool.Conn, send func(context.Context, *pgxpool.Conn) error,
+) {
 	defer lost()
 	ticker := time.NewTicker(s.options.LockTimeout / 5)
 	defer ticker.Stop()
@@ -105,10 +107,11 @@ func (d *Driver) Notify(ctx context.Context, revision int64) error {
 	if d.isAlone.Load() {
 		return nil
 	}
-	return d.readFrom(ctx, d.server.feedPool(), func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
-		_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
-		return err
-	})
+	return d.readFrom(ctx, d.server.feedPool(),
+		func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
+			_, err := conn.Exec(ctx, notify, strconv.FormatInt(revision, 10))
+			return err
+		})
 }
 
 // reconnectPause is how long Listen waits before it connects again.

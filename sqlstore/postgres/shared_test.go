@@ -56,17 +56,20 @@ func TestOpen_RefusesUnsafeServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	unsafe := dsn + "&options=" + "-c%20synchronous_commit%3Doff"
-	if _, err := postgres.Open(t.Context(), unsafe, postgres.Options{}); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off") {
+	if _, err := postgres.Open(t.Context(), unsafe, postgres.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "synchronous_commit is off") {
 		t.Errorf("synchronous_commit off: %v", err)
 	}
 	openMore(t, unsafe, postgres.Options{AllowLoss: true})
-	if _, err := connect(t, dsn).Exec(t.Context(), `UPDATE byre_schema_version SET version = 999; UPDATE store SET least_version = 999`); err != nil {
+	if _, err := connect(t, dsn).Exec(t.Context(),
+		`UPDATE byre_schema_version SET version = 999; UPDATE store SET least_version = 999`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := postgres.Open(t.Context(), dsn, postgres.Options{}); !errors.Is(err, migrations.ErrNewer) {
 		t.Errorf("newer: %v", err)
 	}
-	if _, err := postgres.Open(t.Context(), "postgres://u:secret@127.0.0.1:1/x", postgres.Options{}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := postgres.Open(t.Context(), "postgres://u:secret@127.0.0.1:1/x", postgres.Options{}); err == nil ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -157,7 +160,8 @@ func TestWriters_StoppedHolderLosesTheLock(t *testing.T) {
 	})
 	admin := connect(t, dsn)
 	storetest.EventuallyDone(t, "the holder works", func(ctx context.Context) (works bool, err error) {
-		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')`, int(working.PgConn().PID())).Scan(&works)
+		err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')`,
+			int(working.PgConn().PID())).Scan(&works)
 		return works, err
 	})
 	if _, err := driver.Commit(t.Context(), create("b")); !errors.Is(err, sqlstore.ErrUnavailable) {
@@ -197,7 +201,8 @@ EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''800ms''', current_da
 				}
 			})
 			storetest.EventuallyDone(t, "the read waits", func(ctx context.Context) (waits bool, err error) {
-				err = admin.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+				err = admin.QueryRow(ctx,
+					`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 				return waits, err
 			})
 			if _, err := admin.Exec(t.Context(), `SELECT pg_sleep(1)`); err != nil {
@@ -238,7 +243,8 @@ func TestLocker_RunsOneAtATime(t *testing.T) {
 // useStore has a connection hold the in-use lock of a schema, as another process would.
 func useStore(t *testing.T, conn *pgx.Conn, schema string) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared(hashtextextended('byre ' || $1::text || ' ' || $2::text, 0))`,
+	if _, err := conn.Exec(t.Context(),
+		`SELECT pg_advisory_lock_shared(hashtextextended('byre ' || $1::text || ' ' || $2::text, 0))`,
 		schema, migrations.UseLock); err != nil {
 		t.Fatal(err)
 	}

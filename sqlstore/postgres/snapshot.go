@@ -28,8 +28,9 @@ func ReadSnapshot(ctx context.Context, dsn string, read func(sqlstore.Snapshot) 
 }
 
 // errNotLeft means that the store may lack commits that clients have seen; see Driver.followInstance.
-var errNotLeft = errors.New("the database is not the one that its epoch began on, because a standby took over, or it was restored or moved: " +
-	"start byre on it and stop it, or use \"byre restore --from\"")
+var errNotLeft = errors.New(
+	"the database is not the one that its epoch began on, because a standby took over, or it was restored or moved: " +
+		"start byre on it and stop it, or use \"byre restore --from\"")
 
 // ReadIdle is ReadSnapshot of a store that no process serves. It fails with a
 // *migrations.InUseError if a process serves the store when it begins, with errWritten if one has
@@ -57,7 +58,8 @@ func ReadIdle(ctx context.Context, dsn string, read func(sqlstore.Snapshot) erro
 }
 
 // errWritten means that a process was started during ReadIdle.
-var errWritten = errors.New("byre was started on the database meanwhile and has written to it, which the copy lacks: do not use the copy, stop byre and begin anew")
+var errWritten = errors.New(
+	"byre was started on the database meanwhile and has written to it, which the copy lacks: do not use the copy, stop byre and begin anew")
 
 func (t *transfer) checkLineage() error {
 	var f finding
@@ -72,7 +74,9 @@ func (t *transfer) checkLineage() error {
 	return t.explain(err)
 }
 
-func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, read func(sqlstore.Snapshot) error) error {
+func readSnapshot(
+	ctx context.Context, dsn string, check func(*transfer) error, read func(sqlstore.Snapshot) error,
+) error {
 	t, err := connect(ctx, dsn)
 	if err != nil {
 		return err
@@ -100,7 +104,8 @@ func readSnapshot(ctx context.Context, dsn string, check func(*transfer) error, 
 			return record, o.Revision, t.explain(err)
 		},
 	}
-	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time, &s.ObjectCount); err != nil {
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time,
+		&s.ObjectCount); err != nil {
 		return t.explain(err)
 	}
 	s.Time = s.Time.UTC()
@@ -156,7 +161,9 @@ func connect(ctx context.Context, dsn string) (*transfer, error) {
 		t.cancel(nil)
 		return nil, migrations.Explain(config.ConnConfig, err)
 	}
-	t.watchdog = &watchdog{timeout: transferTimeout, timer: time.AfterFunc(transferTimeout, func() { t.cancel(errNoAnswer) })}
+	t.watchdog = &watchdog{timeout: transferTimeout, timer: time.AfterFunc(transferTimeout, func() {
+		t.cancel(errNoAnswer)
+	})}
 	return t, nil
 }
 
@@ -232,7 +239,9 @@ func (t *transfer) schema() (migrations.Schema, error) {
 
 // rowsOf returns the rows of a query, which it reads one at a time. The watchdog's timer does
 // not run while the caller uses a row.
-func rowsOf[T any](t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
+func rowsOf[T any](
+	t *transfer, tx pgx.Tx, query string, scan func(pgx.Rows) (*T, error), arguments ...any,
+) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		t.watchdog.expect()
 		defer t.watchdog.pause()
@@ -266,7 +275,8 @@ func scanObjectRow(rows pgx.Rows, of sqlstore.Resource) (*sqlstore.ObjectRow, er
 	var value string
 	var expires *time.Time
 	if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Generation, &r.Created, &r.Revision,
-		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Encoding, &expires, &value); err != nil {
+		&r.Time, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Encoding,
+		&expires, &value); err != nil {
 		return nil, err
 	}
 	r.Time, r.Expires, r.Value = r.Time.UTC(), expiry(expires), sqlstore.Bytes(value)
@@ -391,7 +401,10 @@ func (t *transfer) lock(tx pgx.Tx) error {
 }
 
 // copyRows sends rows by COPY. The watchdog's timer does not run while the next row is made.
-func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, rows iter.Seq2[*T, error], ids *sqlstore.Numbering, values func(*T, *sqlstore.Numbering) []any) error {
+func copyRows[T any](
+	t *transfer, tx pgx.Tx, table string, columns []string, rows iter.Seq2[*T, error], ids *sqlstore.Numbering,
+	values func(*T, *sqlstore.Numbering) []any,
+) error {
 	next, stop := iter.Pull2(rows)
 	defer stop()
 	t.watchdog.pause()
@@ -424,7 +437,8 @@ func copyRows[T any](t *transfer, tx pgx.Tx, table string, columns []string, row
 func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 	var rows [][]any
 	_ = ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
-		rows = append(rows, []any{int32(id), of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor / time.Second)})
+		rows = append(rows,
+			[]any{int32(id), of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor / time.Second)})
 		return nil
 	})
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{"resources"}, resourceColumns, pgx.CopyFromRows(rows))
@@ -434,7 +448,8 @@ func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 func objectValues(r *sqlstore.ObjectRow, ids *sqlstore.Numbering) []any {
 	return []any{
 		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Generation, r.Created, r.Revision, r.Time,
-		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding, nullTime(r.Expires), sqlstore.Text(r.Value),
+		r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Encoding,
+		nullTime(r.Expires), sqlstore.Text(r.Value),
 	}
 }
 
@@ -444,7 +459,8 @@ func undoValues(r *sqlstore.ChangeRow, ids *sqlstore.Numbering) []any {
 		encoding, value = r.Encoding, sqlstore.Text(r.Value)
 	}
 	return []any{
-		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User, r.Author.RealUser, r.Author.AuditID,
+		r.Revision, r.Time, string(r.Op), r.Author.Verb, r.Author.Subresource, r.Author.Manager, r.Author.User,
+		r.Author.RealUser, r.Author.AuditID,
 		int32(ids.ID(r.Of())), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, encoding, nullTime(r.Expires), value,
 	}
 }

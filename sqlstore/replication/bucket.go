@@ -91,7 +91,9 @@ type directoryClient struct {
 
 // WriteLTXFile implements litestream.ReplicaClient. It fails with fs.ErrNotExist if the folder was
 // deleted.
-func (c *directoryClient) WriteLTXFile(ctx context.Context, level int, first, last ltx.TXID, r io.Reader) (*ltx.FileInfo, error) {
+func (c *directoryClient) WriteLTXFile(
+	ctx context.Context, level int, first, last ltx.TXID, r io.Reader,
+) (*ltx.FileInfo, error) {
 	needed := c.root
 	if level != litestream.SnapshotLevel {
 		needed = c.LTXLevelDir(litestream.SnapshotLevel)

@@ -131,7 +131,8 @@ func (c *copier) merge(ctx context.Context) {
 		}
 		if (err != nil) != isFailing {
 			if isFailing = err != nil; isFailing {
-				c.logger.WarnContext(ctx, "replication: the files of the copy can't be merged, or old ones not deleted, and it is tried again: a restore takes longer until then", "err", err)
+				c.logger.WarnContext(ctx,
+					"replication: the files of the copy can't be merged, or old ones not deleted, and it is tried again: a restore takes longer until then", "err", err)
 			}
 		}
 	}
@@ -228,9 +229,11 @@ func (c *copier) beginWith(ctx context.Context, client litestream.ReplicaClient)
 }
 
 // errDeleted means that another program deletes what was copied.
-var errDeleted = errors.New("files of the copy are missing at the destination, and a new copy is begun: see whether a lifecycle rule or another program deletes them")
+var errDeleted = errors.New(
+	"files of the copy are missing at the destination, and a new copy is begun: see whether a lifecycle rule or another program deletes them")
 
-// check lists all files of a folder that is the current one, and has a new one begun if the database can't be restored from them.
+// check lists all files of a folder that is the current one, and has a new one begun if the database can't be restored
+// from them.
 func (c *copier) check(ctx context.Context, f *folder) error {
 	if time.Since(f.checked) < checkedPauses*c.session.mergePause {
 		return nil
@@ -443,8 +446,8 @@ func (d *destination) signalChanged() {
 	d.changed = make(chan struct{})
 }
 
-// await waits until the destination has all commits until a time. It fails if ctx ends before, ended is closed, or hasNoSpace
-// becomes true, after which wake is called.
+// await waits until the destination has all commits until a time. It fails if ctx ends before, ended is closed, or
+// hasNoSpace becomes true, after which wake is called.
 func (d *destination) await(ctx context.Context, at time.Time, ended <-chan struct{}, hasNoSpace *atomic.Bool) error {
 	for {
 		d.mu.Lock()
@@ -479,7 +482,9 @@ func (d *destination) lost(ctx context.Context, now time.Time, err error) {
 // failed notes a failed attempt.
 func (d *destination) failed(ctx context.Context, err error) {
 	if d.fail(err) {
-		d.logger.ErrorContext(ctx, "replication: the copy is not complete, and is tried again: see whether the destination can be reached and written", "err", err)
+		d.logger.ErrorContext(ctx,
+			"replication: the copy is not complete, and is tried again: see whether the destination can be reached and written",
+			"err", err)
 	}
 }
 

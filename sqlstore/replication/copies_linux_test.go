@@ -69,7 +69,8 @@ func TestCopies_TellWhatIsMissing(t *testing.T) {
 	}
 	lose("0", fmt.Sprintf("%016x-%016x.ltx", whole[1].Last-1, whole[1].Last-1))
 	hole := copies(url)[1]
-	if hole.Last != whole[1].Last-2 || hole.Seen != whole[1].Seen || hole.Hole() != fmt.Sprintf("files are missing after transaction %d, of %d", hole.Last, hole.Seen) {
+	if hole.Last != whole[1].Last-2 || hole.Seen != whole[1].Seen ||
+		hole.Hole() != fmt.Sprintf("files are missing after transaction %d, of %d", hole.Last, hole.Seen) {
 		t.Errorf("one file is missing: %+v, %q", hole, hole.Hole())
 	}
 	if is := revision(url, hole); is != revisions[1]-2 {
@@ -83,7 +84,8 @@ func TestCopies_TellWhatIsMissing(t *testing.T) {
 		t.Fatal(snapshots, err)
 	}
 	lose("9", filepath.Base(snapshots[0]))
-	if begin := copies(url)[1]; begin.Last != 0 || !strings.HasPrefix(begin.Hole(), "the copy of the whole database is missing") {
+	if begin := copies(url)[1]; begin.Last != 0 ||
+		!strings.HasPrefix(begin.Hole(), "the copy of the whole database is missing") {
 		t.Errorf("the snapshot is missing: %+v, %q", begin, begin.Hole())
 	}
 }

@@ -51,8 +51,8 @@ type told struct {
 	at time.Duration
 }
 
-// Standby returns what a standby has told last of its copy while this process served, and how long ago that was; zero if
-// none has told anything new.
+// Standby returns what a standby has told last of its copy while this process served, and how long ago that was; zero
+// if none has told anything new.
 func (l *Lease) Standby() (s Standby, age time.Duration) {
 	if t := l.standby.Load(); t != nil && t.at > 0 {
 		return t.Standby, l.clock() - t.at
@@ -76,9 +76,11 @@ func (l *Lease) readStandby(ctx context.Context, timeout time.Duration) {
 }
 
 // ErrLeaseLost means that another process may have the lease.
-var ErrLeaseLost = errors.New("this server could not renew its lease in time, and another one may serve: it stops at once, and follows when it is started again")
+var ErrLeaseLost = errors.New(
+	"this server could not renew its lease in time, and another one may serve: it stops at once, and follows when it is started again")
 
-// Check fails with ErrLost if the lease is not valid any more. Then it fails forever: extend finds what Check has stored.
+// Check fails with ErrLost if the lease is not valid any more. Then it fails forever: extend finds what Check has
+// stored.
 func (l *Lease) Check() error {
 	for {
 		until := l.until.Load()
@@ -102,8 +104,8 @@ func (l *Lease) extend(sent time.Duration) error {
 	return nil
 }
 
-// MayFork reports whether another process may have acknowledged commits after the Position with which this one has taken
-// the lease: the last holder has not served, or has neither released the lease, nor had the lock of this process.
+// MayFork reports whether another process may have acknowledged commits after the Position with which this one has
+// taken the lease: the last holder has not served, or has neither released the lease, nor had the lock of this process.
 func (l *Lease) MayFork() bool { return l.mayFork }
 
 // State is the lease as it was last read or written.
@@ -150,7 +152,9 @@ func (l *Lease) Run(ctx context.Context, logger *slog.Logger) error {
 			pause = interval / 3
 		}
 		if err != nil && !isFailing {
-			logger.WarnContext(ctx, "lease: it could not be renewed, and is tried again: the server stops if that fails for longer", "err", err, "left", l.left().String())
+			logger.WarnContext(ctx,
+				"lease: it could not be renewed, and is tried again: the server stops if that fails for longer", "err", err, "left",
+				l.left().String())
 		}
 		isFailing = err != nil
 	}
@@ -238,8 +242,8 @@ func (l *Lease) insist(ctx context.Context, change func(*LeaseState)) error {
 	}
 }
 
-// Release lets another process take the lease at once. complete says that State.Folder has all commits: otherwise nothing
-// is handed over. The lease is not valid any more, whether Release fails or not. Run has returned.
+// Release lets another process take the lease at once. complete says that State.Folder has all commits: otherwise
+// nothing is handed over. The lease is not valid any more, whether Release fails or not. Run has returned.
 func (l *Lease) Release(ctx context.Context, complete bool) error {
 	l.until.Store(0)
 	return l.renew(ctx, func(s *LeaseState) {
@@ -276,9 +280,9 @@ type Candidate struct {
 	since, length time.Duration
 }
 
-// NewCandidate returns a candidate with a name that no other has. lock names a lock that this process has, and no other one
-// at the same time: a holder that had the same one has ended. It is empty if there is none. A nil clock is that of the
-// machine.
+// NewCandidate returns a candidate with a name that no other has. lock names a lock that this process has, and no other
+// one at the same time: a holder that had the same one has ended. It is empty if there is none. A nil clock is that of
+// the machine.
 func NewCandidate(object *LeaseObject, duration time.Duration, lock string, clock Clock) (*Candidate, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -287,15 +291,16 @@ func NewCandidate(object *LeaseObject, duration time.Duration, lock string, cloc
 	if clock == nil {
 		clock = sinceBoot
 	}
-	return &Candidate{object: object, holder: host + "-" + rand.Text()[:8], lock: lock, duration: duration, clock: clock}, nil
+	return &Candidate{object: object, holder: host + "-" + rand.Text()[:8], lock: lock, duration: duration, clock: clock},
+		nil
 }
 
 // Holder is what State.Holder is if the candidate takes the lease.
 func (c *Candidate) Holder() string { return c.holder }
 
 // Look reads the lease. exists is false if nobody ever had it, or if it was deleted. isFree is true if Take may
-// succeed: nobody has it, or its holder has ended, has released it, or has not renewed it for long enough. Until that time
-// is over, a lease that was handed over is free for that candidate alone.
+// succeed: nobody has it, or its holder has ended, has released it, or has not renewed it for long enough. Until that
+// time is over, a lease that was handed over is free for that candidate alone.
 func (c *Candidate) Look(ctx context.Context) (s LeaseState, exists, isFree bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.duration/5)
 	defer cancel()
@@ -347,7 +352,8 @@ func (c *Candidate) Take(ctx context.Context, folder string, at Position) (*Leas
 		return nil, err
 	}
 	isKnown := c.state.Serving && (c.state.Released || c.lock != "" && c.state.Lock == c.lock)
-	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), mayFork: c.etag != "" && !isKnown, state: s, etag: etag}
+	l := &Lease{object: c.object, clock: c.clock, handOver: make(chan struct{}), mayFork: c.etag != "" && !isKnown,
+		state: s, etag: etag}
 	l.until.Store(int64(sent + s.Duration()*3/5))
 	return l, nil
 }
@@ -390,8 +396,8 @@ type LeaseState struct {
 	Released   bool   `json:"released"`
 }
 
-// IsReachedBy reports whether a database at p has everything that a new holder must have. One of the lineage of a holder
-// that has not served yet is the successor of what that has taken the lease with.
+// IsReachedBy reports whether a database at p has everything that a new holder must have. One of the lineage of a
+// holder that has not served yet is the successor of what that has taken the lease with.
 func (s *LeaseState) IsReachedBy(p Position) bool {
 	if s.Position == (Position{}) {
 		return true // nobody has served
@@ -493,7 +499,8 @@ func (o *LeaseObject) write(ctx context.Context, s LeaseState, etag string) (str
 }
 
 // ErrUnconditional means that the service ignores the conditions of a write.
-var ErrUnconditional = errors.New("the S3 service ignores If-None-Match or If-Match, by which one server at a time gets the lease: use a service that honours conditional writes")
+var ErrUnconditional = errors.New(
+	"the S3 service ignores If-None-Match or If-Match, by which one server at a time gets the lease: use a service that honours conditional writes")
 
 // Probe fails with ErrUnconditional if the service writes an object that it must not write.
 func (o *LeaseObject) Probe(ctx context.Context) (err error) {

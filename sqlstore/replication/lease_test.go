@@ -35,7 +35,8 @@ func leaseBucket(t *testing.T, around func(http.Handler, http.ResponseWriter, *h
 		}
 	}))
 	client, err := minio.New(server.Listener.Addr().String(), &minio.Options{
-		Creds: credentials.NewStaticV4(storetest.S3AccessKey, storetest.S3SecretKey, ""), Secure: true, Region: storetest.S3Region,
+		Creds: credentials.NewStaticV4(storetest.S3AccessKey, storetest.S3SecretKey, ""), Secure: true,
+		Region:    storetest.S3Region,
 		Transport: server.Client().Transport, MaxRetries: 2,
 	})
 	if err != nil {
@@ -101,7 +102,8 @@ func TestCandidate_OneOfTwoTakesTheLease(t *testing.T) {
 	if look(t, b) {
 		t.Error("the lease of another one is free")
 	}
-	if s, exists, err := o.Read(t.Context()); err != nil || !exists || s.Holder != a.Holder() || s.Generation != 1 || s.Folder != "f" {
+	if s, exists, err := o.Read(t.Context()); err != nil || !exists || s.Holder != a.Holder() || s.Generation != 1 ||
+		s.Folder != "f" {
 		t.Errorf("%+v, %v, %v", s, exists, err)
 	}
 }
@@ -340,7 +342,8 @@ func TestState_IsReachedBy(t *testing.T) {
 			t.Errorf("%+v: %v", p, got)
 		}
 	}
-	if s = (replication.LeaseState{Holder: "b"}); !s.IsReachedBy(replication.Position{}) || !s.IsReachedBy(replication.Position{Lineage: "c", Revision: 1}) {
+	if s = (replication.LeaseState{Holder: "b"}); !s.IsReachedBy(replication.Position{}) ||
+		!s.IsReachedBy(replication.Position{Lineage: "c", Revision: 1}) {
 		t.Error("nobody has served, and one can't found the cluster")
 	}
 }
@@ -406,7 +409,8 @@ func TestObject_ProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {
 			r.Header.Del(ignored)
 			service.ServeHTTP(w, r)
 		})
-		if err := o.Probe(t.Context()); errors.Is(err, replication.ErrUnconditional) != (ignored != "") || ignored == "" && err != nil {
+		if err := o.Probe(t.Context()); errors.Is(err, replication.ErrUnconditional) != (ignored != "") || ignored == "" &&
+			err != nil {
 			t.Errorf("without %q: %v", ignored, err)
 		}
 	}

@@ -49,8 +49,8 @@ func (h *host) awaitPosition(t *testing.T) {
 	})
 }
 
-// crash ends a host that serves, whose lease no process renews or releases. The other one, which would wait for that long,
-// finds that the lease was short.
+// crash ends a host that serves, whose lease no process renews or releases. The other one, which would wait for that
+// long, finds that the lease was short.
 func (h *host) crash(t *testing.T) {
 	t.Helper()
 	h.crashed.Store(true)
@@ -85,8 +85,8 @@ func level0(t *testing.T) (names []string) {
 	return names
 }
 
-// TestRun_TakesOverWithEverythingOrNotAtAll: the bucket loses what it has confirmed, and the holder's machine is lost. A
-// host that has not got everything does not take over by itself, and says so; an operator may have it.
+// TestRun_TakesOverWithEverythingOrNotAtAll: the bucket loses what it has confirmed, and the holder's machine is lost.
+// A host that has not got everything does not take over by itself, and says so; an operator may have it.
 func TestRun_TakesOverWithEverythingOrNotAtAll(t *testing.T) {
 	for name, loses := range map[string]func(names []string, name string) bool{
 		"nothing":   func([]string, string) bool { return false },
@@ -181,8 +181,8 @@ func copyDir(t *testing.T, from, to string) {
 	}
 }
 
-// TestRun_DoesNotServeADirectoryThatWasRolledBack: the directory is an earlier snapshot of itself. The host goes on from
-// the bucket, with everything, and gives no revision twice.
+// TestRun_DoesNotServeADirectoryThatWasRolledBack: the directory is an earlier snapshot of itself. The host goes on
+// from the bucket, with everything, and gives no revision twice.
 func TestRun_DoesNotServeADirectoryThatWasRolledBack(t *testing.T) {
 	standbyS3(t)
 	h := newHost(t)
@@ -243,8 +243,8 @@ func TestRun_FollowsWithACloneOfALivingHolder(t *testing.T) {
 	}
 }
 
-// TestRun_ACloneOfADeadHolderBeginsAnEpoch: what the holder has acknowledged after the clone was made, and before it has
-// crashed, can't be known.
+// TestRun_ACloneOfADeadHolderBeginsAnEpoch: what the holder has acknowledged after the clone was made, and before it
+// has crashed, can't be known.
 func TestRun_ACloneOfADeadHolderBeginsAnEpoch(t *testing.T) {
 	standbyS3(t)
 	a := newHost(t)
@@ -303,7 +303,8 @@ func TestRun_TellsOfItsCopy(t *testing.T) {
 	storetest.EventuallyDone(t, "b tells of its copy", func(ctx context.Context) (bool, error) {
 		s, err := object.ReadStandby(ctx)
 		required := readLease(t)
-		return s.Name != "" && s.Folder == required.Folder && s.Position.Revision == a.revision(t) && required.IsReachedBy(s.Position), err
+		return s.Name != "" && s.Folder == required.Folder && s.Position.Revision == a.revision(t) &&
+			required.IsReachedBy(s.Position), err
 	})
 }
 

@@ -382,7 +382,8 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 	away.Store(true)
 	done := make(chan error, 1)
 	write := func(name string) {
-		_, err := r.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte(`{}`)}})
+		_, err := r.Commit(t.Context(),
+			[]sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte(`{}`)}})
 		done <- err
 	}
 	go write("late")
@@ -402,7 +403,8 @@ func TestReplicator_SyncAcknowledgesWhatIsCopied(t *testing.T) {
 	away.Store(true)
 	limited, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	late := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "with-a-deadline"}, Value: []byte(`{}`)}
+	late := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "with-a-deadline"},
+		Value: []byte(`{}`)}
 	if _, err := r.Commit(limited, []sqlstore.Write{late}); !errors.Is(err, sqlstore.ErrUnknown) {
 		t.Errorf("a commit with a deadline: %v", err)
 	}
@@ -551,14 +553,15 @@ func TestRestore_NamesWhatIsMissing(t *testing.T) {
 		"file://host/path", "file:relative", "file:///", "s3://bucket", "s3:///path", "http://example.com/path",
 		"s3://key:secret@bucket/path", "s3://bucket/path?a=b", "s3://bucket//",
 	} {
-		if err := replication.Check(url, bucket.S3{}); err == nil || !strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
+		if err := replication.Check(url, bucket.S3{}); err == nil ||
+			!strings.Contains(err.Error(), "want file:///PATH or s3://BUCKET/PATH") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
 }
 
-// TestReplicator_BeginsAnewWhenItsCopyIsDeleted deletes all that was copied, the snapshot, and all but that. No commit is needed to
-// notice it.
+// TestReplicator_BeginsAnewWhenItsCopyIsDeleted deletes all that was copied, the snapshot, and all but that. No commit
+// is needed to notice it.
 func TestReplicator_BeginsAnewWhenItsCopyIsDeleted(t *testing.T) {
 	s3(t)
 	r := replicate(t, migrated(t), func(r *replication.Replicator) { r.SetMergePause(10 * time.Millisecond) }, s3URL)
@@ -623,7 +626,8 @@ func (r *replicated) commitLarge(t *testing.T, prefix string, n int) (bytes int6
 		value := make([]byte, 1<<20)
 		_, _ = content.Read(value)
 		text := `"` + base64.StdEncoding.EncodeToString(value) + `"`
-		batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(prefix, i)}, Value: []byte(text), Grows: true}
+		batch[i] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(prefix, i)},
+			Value: []byte(text), Grows: true}
 		bytes += int64(len(text))
 	}
 	if outcomes, err := r.Commit(t.Context(), batch); err != nil || outcomes[0].Err != nil {
@@ -747,7 +751,8 @@ func TestReplicator_SaysThatThereIsNoSpaceForAnotherCopy(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := r.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "small"}, Value: []byte(`{}`)}})
+		_, err := r.Commit(t.Context(),
+			[]sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "small"}, Value: []byte(`{}`)}})
 		done <- err
 	}()
 	select {

@@ -63,14 +63,15 @@ type Replicator struct {
 	revision atomic.Int64
 	// attached is true while there is a session, or one begins.
 	attached atomic.Bool
-	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins, and while
-	// it has no space for the copy with which a folder begins.
+	// hasNoSpace is true from when a session has ended, or could not begin, because the disk is full, until one begins,
+	// and while it has no space for the copy with which a folder begins.
 	hasNoSpace atomic.Bool
-	// dropped is true from when a COMMIT has failed until a session begins. SQLite drops the transaction, but Litestream, which
-	// reads the log without its index, may have captured the frames.
+	// dropped is true from when a COMMIT has failed until a session begins. SQLite drops the transaction, but Litestream,
+	// which reads the log without its index, may have captured the frames.
 	//
-	// Invariant: what is read from the log is copied only if dropped is false after the read. The driver calls Dropped before
-	// another transaction overwrites the frames. Otherwise Litestream would go on after them, and miss that transaction.
+	// Invariant: what is read from the log is copied only if dropped is false after the read. The driver calls Dropped
+	// before another transaction overwrites the frames. Otherwise Litestream would go on after them, and miss that
+	// transaction.
 	dropped atomic.Bool
 	// hasRun is true after Run has begun.
 	hasRun bool
@@ -82,13 +83,15 @@ type Replicator struct {
 
 // New returns a Replicator to the destinations of the given URLs.
 func New(urls []string, s3 bucket.S3, logger *slog.Logger) (*Replicator, error) {
-	r := &Replicator{backlogBytes: 256 << 20, mergePause: mergePause, logger: logger, committed: make(chan struct{}, 1), ended: make(chan struct{})}
+	r := &Replicator{backlogBytes: 256 << 20, mergePause: mergePause, logger: logger, committed: make(chan struct{}, 1),
+		ended: make(chan struct{})}
 	for _, url := range urls {
 		b, err := openBucket(url, s3)
 		if err != nil {
 			return nil, err
 		}
-		r.destinations = append(r.destinations, &destination{name: url, bucket: b, logger: logger.With("destination", url), changed: make(chan struct{})})
+		r.destinations = append(r.destinations,
+			&destination{name: url, bucket: b, logger: logger.With("destination", url), changed: make(chan struct{})})
 	}
 	return r, nil
 }
@@ -155,8 +158,8 @@ func (r *Replicator) keepLock() error {
 func (r *Replicator) Attached() bool { return r.attached.Load() }
 
 // AwaitDetached waits while Litestream captures a database whose disk is full: it keeps the log from being copied back,
-// and the next transactions would fill what the disk has left. The session ends after its capture. AwaitDetached waits no
-// longer than ctx and Run.
+// and the next transactions would fill what the disk has left. The session ends after its capture. AwaitDetached waits
+// no longer than ctx and Run.
 func (r *Replicator) AwaitDetached(ctx context.Context) {
 	for r.isFull() && r.Attached() {
 		signal(r.committed) // for the session to notice
@@ -190,9 +193,9 @@ func (r *Replicator) Dropped() {
 	r.changed()
 }
 
-// Position returns how far a copy in the first destination must reach for another process to go on from it: as far as the
-// destination has confirmed. It is the last commit, which no copy has, while the destination is behind for longer than
-// a tolerable time, or after Close has left it behind.
+// Position returns how far a copy in the first destination must reach for another process to go on from it: as far as
+// the destination has confirmed. It is the last commit, which no copy has, while the destination is behind for longer
+// than a tolerable time, or after Close has left it behind.
 func (r *Replicator) Position(tolerable time.Duration) (revision int64, txid uint64) {
 	if r.isClosed.Load() {
 		tolerable = 0
@@ -246,7 +249,9 @@ func (r *Replicator) Run(ctx context.Context) {
 			return
 		}
 		if !failing {
-			r.logger.ErrorContext(ctx, "replication: the database can't be captured, and is tried again: the copies are not complete until then", "err", err)
+			r.logger.ErrorContext(ctx,
+				"replication: the database can't be captured, and is tried again: the copies are not complete until then", "err",
+				err)
 		}
 		failing = true
 		if r.session != nil {
@@ -352,8 +357,9 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace, dropped: &r.dropped,
-		isFull: r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
+		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace,
+		dropped: &r.dropped,
+		isFull:  r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
 	}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
@@ -365,7 +371,8 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 	free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // of other types on other systems
 	if needed := info.Size() + spareBytes; free < needed {
 		return nil, fmt.Errorf("%w: that of %s has %d MiB free, "+
-			"and replication, which begins with a copy of the database, needs %d MiB: make room", errFull, r.path, free>>20, needed>>20)
+			"and replication, which begins with a copy of the database, needs %d MiB: make room", errFull, r.path, free>>20,
+			needed>>20)
 	}
 	// The backlog must not fill a small disk. It has room for its first file, which has the whole database.
 	s.limit = max(info.Size(), min(r.backlogBytes, free/2))
@@ -435,7 +442,8 @@ func (l *localReplica) LTXFiles(_ context.Context, level int, _ ltx.TXID, _ bool
 	if err != nil || position.TXID == 0 {
 		return ltx.NewFileInfoSliceIterator(nil), err
 	}
-	return ltx.NewFileInfoSliceIterator([]*ltx.FileInfo{{Level: level, MinTXID: position.TXID, MaxTXID: position.TXID}}), nil
+	return ltx.NewFileInfoSliceIterator([]*ltx.FileInfo{{Level: level, MinTXID: position.TXID, MaxTXID: position.TXID}}),
+		nil
 }
 
 // run captures commits, and copies them, until ctx ends or captures fail.
@@ -560,7 +568,8 @@ func (s *session) position() position {
 
 var (
 	lagDesc = prometheus.NewDesc("byre_replication_lag_seconds",
-		"Age of the oldest commit that a destination of --replicate-to does not have; 0 if it has all.", []string{"destination"}, nil)
+		"Age of the oldest commit that a destination of --replicate-to does not have; 0 if it has all.",
+		[]string{"destination"}, nil)
 	successDesc = prometheus.NewDesc("byre_replication_last_success_timestamp_seconds",
 		"When a destination of --replicate-to last had all commits; 0 if not since the start.", []string{"destination"}, nil)
 	failuresDesc = prometheus.NewDesc("byre_replication_failures_total",

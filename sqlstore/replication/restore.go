@@ -92,7 +92,8 @@ func Latest(copies []Copy) (Copy, error) {
 // scan lists the files of a folder.
 func scan(ctx context.Context, client litestream.ReplicaClient) (c Copy, err error) {
 	var all []*ltx.FileInfo
-	for level := 0; level <= litestream.SnapshotLevel; level++ { // upwards: a file is merged into a higher level before it goes
+	// upwards: a file is merged into a higher level before it goes
+	for level := 0; level <= litestream.SnapshotLevel; level++ {
 		files, err := client.LTXFiles(ctx, level, 0, false)
 		if err != nil {
 			return c, err
@@ -193,11 +194,13 @@ func LeaseOf(url string, s3 bucket.S3) (*LeaseObject, error) {
 func (f *Follower) Folders(ctx context.Context) ([]string, error) { return f.bucket.folders(ctx) }
 
 // ErrHole means that a folder lacks a file, and has files that follow it.
-var ErrHole = errors.New("a file of the copy is missing in the bucket: see whether a lifecycle rule or another program deletes them")
+var ErrHole = errors.New(
+	"a file of the copy is missing in the bucket: see whether a lifecycle rule or another program deletes them")
 
 // CatchUp applies what is new in a folder. With all, the copy then has everything that is there;
 // otherwise it may miss what was merged in the last 30 seconds. It fails with ErrEmpty if the folder has no
-// database, and with ErrHole, when the copy has everything before the hole. After any other error the file may have a part of a change, until a CatchUp of the folder succeeds.
+// database, and with ErrHole, when the copy has everything before the hole. After any other error the file may have a
+// part of a change, until a CatchUp of the folder succeeds.
 func (f *Follower) CatchUp(ctx context.Context, folder string, all bool) error {
 	if folder != f.folder {
 		f.folder, f.client, f.last, f.hole = folder, f.bucket.client(folder), 0, 0
@@ -255,7 +258,8 @@ func (f *Follower) next(ctx context.Context) (best *ltx.FileInfo, err error) {
 			info := files.Item()
 			hasSnapshot = hasSnapshot || level == litestream.SnapshotLevel
 			f.seen = max(f.seen, info.MaxTXID)
-			if info.MinTXID > f.last+1 || info.MaxTXID <= f.last || level == litestream.SnapshotLevel && best != nil && best.Level != level {
+			if info.MinTXID > f.last+1 || info.MaxTXID <= f.last || level == litestream.SnapshotLevel && best != nil &&
+				best.Level != level {
 				continue
 			}
 			if best == nil || info.MaxTXID > best.MaxTXID {

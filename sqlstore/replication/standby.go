@@ -41,15 +41,16 @@ type StandbyConfig struct {
 	Accept func(LeaseState) error
 	// Follow runs while another process has the lease, until ctx ends. An error ends Run.
 	Follow func(ctx context.Context, current func() StandbyStatus) error
-	// Serve opens the database with the lineage State.Holder, calls Serve of the lease, and serves, until ctx ends. complete says that the destination
-	// has all commits.
+	// Serve opens the database with the lineage State.Holder, calls Serve of the lease, and serves, until ctx ends.
+	// complete says that the destination has all commits.
 	Serve func(ctx context.Context, l *Lease) (complete bool, err error)
 	// Lost ends the process at once.
 	Lost func(err error)
 }
 
 // ErrHandedOver means that the process has stopped serving because it was asked to.
-var ErrHandedOver = errors.New("this server has handed over to the standby, as \"byre takeover\" asked: start it again, and it follows")
+var ErrHandedOver = errors.New(
+	"this server has handed over to the standby, as \"byre takeover\" asked: start it again, and it follows")
 
 // StandbyStatus is what a process that follows knows.
 type StandbyStatus struct {
@@ -141,7 +142,8 @@ func (s *standby) await(ctx context.Context) (t *turn, err error) {
 		}
 		switch {
 		case err != nil:
-			s.say(ctx, slog.LevelWarn, "standby: the lease can't be read, and is tried again: see whether the bucket can be reached", "err", err)
+			s.say(ctx, slog.LevelWarn,
+				"standby: the lease can't be read, and is tried again: see whether the bucket can be reached", "err", err)
 		case isFree:
 			if t, err = s.take(ctx, state, exists, isReached); t != nil {
 				return t, nil
@@ -189,7 +191,8 @@ func (s *standby) follow(ctx context.Context, state LeaseState) error {
 	}
 	s.copied = time.Now()
 	s.current.Store(&StandbyStatus{state, s.copied})
-	s.say(ctx, slog.LevelInfo, "standby: "+state.Holder+" serves, and this server has a copy, with which it takes over", "folder", state.Folder)
+	s.say(ctx, slog.LevelInfo, "standby: "+state.Holder+" serves, and this server has a copy, with which it takes over",
+		"folder", state.Folder)
 	kept, err := s.SetAside(ctx, s.Path, s.follower.Path(), time.Now())
 	if err == nil {
 		s.own = Position{}
@@ -202,7 +205,8 @@ func (s *standby) follow(ctx context.Context, state LeaseState) error {
 	defer cancel()
 	at, err := s.position(ctx)
 	if err == nil {
-		err = s.object.WriteStandby(ctx, Standby{Name: s.candidate.Holder(), Folder: state.Folder, Position: at, Time: s.copied.UTC().Truncate(time.Second)})
+		err = s.object.WriteStandby(ctx,
+			Standby{Name: s.candidate.Holder(), Folder: state.Folder, Position: at, Time: s.copied.UTC().Truncate(time.Second)})
 	}
 	if err == nil {
 		s.reported = time.Now()
@@ -230,7 +234,8 @@ func (s *standby) compareOwn(ctx context.Context, state LeaseState) bool {
 		return true
 	}
 	if s.own != (Position{}) {
-		s.Logger.WarnContext(ctx, "standby: the database of this server is not the one that was served last, but of before, or a snapshot or a clone of it: it serves nothing, and this server goes on from the copy in the bucket",
+		s.Logger.WarnContext(ctx,
+			"standby: the database of this server is not the one that was served last, but of before, or a snapshot or a clone of it: it serves nothing, and this server goes on from the copy in the bucket",
 			"database", s.own.Revision, "acknowledged", state.Position.Revision)
 		s.own = Position{}
 	}
@@ -239,7 +244,8 @@ func (s *standby) compareOwn(ctx context.Context, state LeaseState) bool {
 
 func (s *standby) sayKept(ctx context.Context, kept string) {
 	if kept != "" {
-		s.Logger.WarnContext(ctx, "standby: the database of this server may have commits that were not copied before another one took over: it is kept, and serves nothing", "file", kept)
+		s.Logger.WarnContext(ctx,
+			"standby: the database of this server may have commits that were not copied before another one took over: it is kept, and serves nothing", "file", kept)
 	}
 }
 
@@ -259,7 +265,9 @@ func (s *standby) take(ctx context.Context, state LeaseState, exists, isReached 
 			return nil, err
 		}
 		if err != nil || !state.IsReachedBy(at) {
-			s.say(ctx, slog.LevelError, "standby: "+state.Holder+" does not serve, and has commits that this server does not have: start it again, or delete the object lease.json of the bucket to go on without them",
+			s.say(ctx, slog.LevelError,
+				"standby: "+state.Holder+
+					" does not serve, and has commits that this server does not have: start it again, or delete the object lease.json of the bucket to go on without them",
 				"required", state.Position.Revision, "copy", at.Revision, "database", s.own.Revision, "err", err)
 			return nil, nil
 		}
@@ -286,7 +294,8 @@ func (s *standby) choose(ctx context.Context, t *turn) (at Position, err error) 
 		t.isOwn = false
 		return at, nil
 	case len(folders) == 0 && s.own == (Position{}) && !s.copied.IsZero():
-		s.say(ctx, slog.LevelError, "standby: the bucket was emptied, and this server has only what it has copied: start the one with the data, or else copy the file to the place of the database and start this one again",
+		s.say(ctx, slog.LevelError,
+			"standby: the bucket was emptied, and this server has only what it has copied: start the one with the data, or else copy the file to the place of the database and start this one again",
 			"file", s.follower.Path(), "database", s.Path)
 		return at, nil
 	case t.isOwn:
@@ -298,7 +307,8 @@ func (s *standby) choose(ctx context.Context, t *turn) (at Position, err error) 
 		case errors.Is(err, ErrEmpty): // its process ended before
 			continue
 		case errors.Is(err, ErrHole):
-			s.say(ctx, slog.LevelWarn, "standby: there is no lease, and this server goes on with what its copy has", "revision", at.Revision, "err", err)
+			s.say(ctx, slog.LevelWarn, "standby: there is no lease, and this server goes on with what its copy has", "revision",
+				at.Revision, "err", err)
 		case err != nil:
 			return at, err
 		}
@@ -356,7 +366,8 @@ func (s *standby) serve(ctx context.Context, t *turn, unlock func() error) (err 
 		defer cancel()
 		released := t.Release(release, complete)
 		if lacks { // without the bucket a stop is no failure
-			s.Logger.WarnContext(ctx, "standby: the copy lacks the last commits: start this server again, for which the other one waits unless it could not be told", "err", released)
+			s.Logger.WarnContext(ctx,
+				"standby: the copy lacks the last commits: start this server again, for which the other one waits unless it could not be told", "err", released)
 			released = nil
 		}
 		err = errors.Join(err, released)
@@ -376,7 +387,8 @@ func (s *standby) prepare(ctx context.Context, t *turn) error {
 	if t.isOwn {
 		return os.Remove(s.follower.Path())
 	}
-	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder, "revision", t.State().Position.Revision)
+	s.Logger.InfoContext(ctx, "standby: this server takes over", "holder", s.candidate.Holder(), "folder", t.folder,
+		"revision", t.State().Position.Revision)
 	kept, err := s.Replace(ctx, s.Path, s.follower.Path(), time.Now())
 	s.sayKept(ctx, kept)
 	return err

@@ -89,7 +89,8 @@ func (h *host) start(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		h.ended <- replication.RunStandby(ctx, replication.StandbyConfig{
-			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second), Logger: slog.New(slog.NewTextHandler(&h.logged, nil)),
+			URL: place, Path: h.path, Duration: cmp.Or(h.duration, 5*time.Second),
+			Logger:   slog.New(slog.NewTextHandler(&h.logged, nil)),
 			SetAside: sqlite.SetAside, Replace: sqlite.Replace,
 			Position: func(ctx context.Context, path string, isCopy bool) (p replication.Position, err error) {
 				p.Lineage, p.Revision, err = sqlite.ReadPosition(ctx, path, isCopy)
@@ -289,7 +290,8 @@ func TestRun_AcknowledgesWhatTheNextHolderHas(t *testing.T) {
 		}
 		service.ServeHTTP(w, r)
 	}))
-	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: 10 * time.Second, waits: true} // it is renewed each 2 s
+	// it is renewed each 2 s
+	h := &host{path: filepath.Join(t.TempDir(), "byre.db"), duration: 10 * time.Second, waits: true}
 	h.start(t)
 	h.commit(t, "first")
 	object, err := replication.LeaseOf(place, bucket.S3{})
@@ -452,8 +454,9 @@ func TestRun_GoesOnWithWhatItStoppedBefore(t *testing.T) {
 	a.end(t)
 }
 
-// TestRun_TakesNothingForItsOwnAfterALostRace: a host that is started again loses the lease to the other one at the last
-// moment. It gets the lease later, but not the answer: it has not got the commits of the other one in its database.
+// TestRun_TakesNothingForItsOwnAfterALostRace: a host that is started again loses the lease to the other one at the
+// last moment. It gets the lease later, but not the answer: it has not got the commits of the other one in its
+// database.
 func TestRun_TakesNothingForItsOwnAfterALostRace(t *testing.T) {
 	service := storetest.NewS3(t, "copies")
 	var takes atomic.Int32 // the last two of so many writes of the lease are disturbed
@@ -500,12 +503,15 @@ func (discarded) Header() http.Header            { return http.Header{} }
 func (discarded) Write(text []byte) (int, error) { return len(text), nil }
 func (discarded) WriteHeader(int)                {}
 
-// TestRun_FoundsNoClusterInABucketThatWasEmptied: the standby has a copy, and leaves the place to the host with the data.
+// TestRun_FoundsNoClusterInABucketThatWasEmptied: the standby has a copy, and leaves the place to the host with the
+// data.
 func TestRun_FoundsNoClusterInABucketThatWasEmptied(t *testing.T) {
 	var service atomic.Pointer[http.Handler]
 	first := storetest.NewS3(t, "copies")
 	service.Store(&first)
-	storetest.ServeS3Here(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*service.Load()).ServeHTTP(w, r) }))
+	storetest.ServeS3Here(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*service.Load()).ServeHTTP(w, r)
+	}))
 	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
 	a.start(t)
 	a.commit(t, "by-a")
@@ -627,8 +633,8 @@ func removeLease(t *testing.T) {
 	}
 }
 
-// TestRun_WaitsForTheFirstHolder: the first machine has the data, of a server without a standby, and ends before it serves.
-// The second one has nothing to go on from, and leaves the lease to the first one.
+// TestRun_WaitsForTheFirstHolder: the first machine has the data, of a server without a standby, and ends before it
+// serves. The second one has nothing to go on from, and leaves the lease to the first one.
 func TestRun_WaitsForTheFirstHolder(t *testing.T) {
 	standbyS3(t)
 	a, b := newHost(t), newHost(t)
@@ -639,7 +645,9 @@ func TestRun_WaitsForTheFirstHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if outcomes, err := d.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: keyOf("old"), Value: []byte(`{}`)}}); err != nil || outcomes[0].Err != nil {
+	if outcomes, err := d.Commit(t.Context(),
+		[]sqlstore.Write{{Op: sqlstore.Create, Key: keyOf("old"), Value: []byte(`{}`)}}); err != nil ||
+		outcomes[0].Err != nil {
 		t.Fatal(err, outcomes)
 	}
 	if err := d.Close(); err != nil {
@@ -674,7 +682,8 @@ func TestRun_RefusesADatabaseThatItCantRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.start(t)
-	if err := <-h.ended; !errors.Is(err, migrations.ErrForeign) || !strings.Contains(err.Error(), "move the database away") {
+	if err := <-h.ended; !errors.Is(err, migrations.ErrForeign) ||
+		!strings.Contains(err.Error(), "move the database away") {
 		t.Error(err)
 	}
 }
@@ -682,8 +691,8 @@ func TestRun_RefusesADatabaseThatItCantRead(t *testing.T) {
 // liar is a bucket that does not keep what S3 promises.
 type liar struct {
 	service http.Handler
-	// staleLists has it answer a listing with what it has answered the one before. refuses has it answer 412 for every second
-	// conditional write that it has made.
+	// staleLists has it answer a listing with what it has answered the one before. refuses has it answer 412 for every
+	// second conditional write that it has made.
 	staleLists, refuses bool
 
 	// mu guards the fields below. olderLease has it return the lease as it is at the next request, from its next
@@ -715,7 +724,8 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case isLease && r.Method == http.MethodGet && l.olderLease:
 		if l.lease == nil {
 			// As one of 5 ms, so that the test does not wait for its end.
-			text := bytes.Replace(answer.Body.Bytes(), []byte(`"durationMilliseconds":5000`), []byte(`"durationMilliseconds":   5`), 1)
+			text := bytes.Replace(answer.Body.Bytes(), []byte(`"durationMilliseconds":5000`),
+				[]byte(`"durationMilliseconds":   5`), 1)
 			l.lease, l.leaseWrites = httptest.NewRecorder(), l.writes
 			maps.Copy(l.lease.Header(), answer.Header())
 			l.lease.Header().Del("Content-Length")
@@ -736,8 +746,8 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer.Body.Bytes())
 }
 
-// TestRun_LosesNothingToABucketThatLies has a bucket list what was there before, and refuse what it has written. The second
-// host has everything that was acknowledged when the machine of the first one is lost.
+// TestRun_LosesNothingToABucketThatLies has a bucket list what was there before, and refuse what it has written. The
+// second host has everything that was acknowledged when the machine of the first one is lost.
 func TestRun_LosesNothingToABucketThatLies(t *testing.T) {
 	for _, lies := range [][]string{{"stale lists"}, {"refused writes"}, {"stale lists", "refused writes"}} {
 		t.Run(strings.Join(lies, " and "), func(t *testing.T) {

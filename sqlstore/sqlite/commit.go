@@ -78,7 +78,9 @@ func (c *committer) commit(ctx context.Context, batch []sqlstore.Write) ([]sqlst
 	}
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	grows := slices.ContainsFunc(batch, func(w sqlstore.Write) bool { return w.Grows })
-	if err := c.changeLocked(grows, func(state *sqlstore.State) error { return c.writer.apply(batch, outcomes, state, now) }); err != nil {
+	if err := c.changeLocked(grows, func(state *sqlstore.State) error {
+		return c.writer.apply(batch, outcomes, state, now)
+	}); err != nil {
 		return nil, err
 	}
 	return outcomes, nil
@@ -139,14 +141,15 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 	b.clear(state.Revision)
 	c.lineage.record(state.Revision)
 	if c.reserve.isInUse.Load() && (c.options.Replication == nil || !c.options.Replication.Attached()) {
-		// The log must not grow by each delete until it has all that the reserve gave. If this fails, Maintain tries it again.
+		// The log must not grow by each delete until it has all that the reserve gave. If this fails, Maintain tries it
+		// again.
 		_, _ = c.writer.conn.ExecContext(context.Background(), checkpoint)
 	}
 	return nil
 }
 
-// overwrite commits a page. Its frame overwrites the first one of a transaction that SQLite has dropped, and the checksums of
-// the others are wrong from then on. After end it does nothing.
+// overwrite commits a page. Its frame overwrites the first one of a transaction that SQLite has dropped, and the
+// checksums of the others are wrong from then on. After end it does nothing.
 func (c *committer) overwrite(ctx context.Context) error {
 	err := c.change(ctx, func(*sqlstore.State) error { return c.writer.touchStore() })
 	if errors.Is(err, sqlstore.ErrClosed) {
@@ -190,8 +193,8 @@ func (c *committer) flushLocked() error {
 	return err
 }
 
-// flushUnlessCovered flushes if a read of the database would miss what covers asks for. last is the last revision of the
-// store before.
+// flushUnlessCovered flushes if a read of the database would miss what covers asks for. last is the last revision of
+// the store before.
 func (c *committer) flushUnlessCovered(revision int64, of *sqlstore.Resource) (last int64, err error) {
 	isCovered, last := c.buffer.covers(revision, of)
 	if !isCovered {
@@ -305,7 +308,9 @@ func (w *writer) start() error {
 
 // apply makes the writes whose preconditions hold, sets the outcomes of all, and increments
 // state.Revision for each write that it makes.
-func (w *writer) apply(batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time) error {
+func (w *writer) apply(
+	batch []sqlstore.Write, outcomes []sqlstore.Outcome, state *sqlstore.State, now time.Time,
+) error {
 	stamp := formatTime(now)
 	for i := range batch {
 		outcome, err := w.checkOthers(&batch[i])
@@ -385,7 +390,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		return sqlstore.Outcome{}, err
 	}
 	_, err = w.stmts[insertObject].Exec(revision, id, k.Namespace, k.Name, c.UID, c.Generation, revision,
-		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires), sqlstore.Text(c.Value),
+		stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding, formatExpiry(c.Expires),
+		sqlstore.Text(c.Value),
 		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 		writtenSum(k, revision, stamp, a, c.Generation))
 	if isDuplicate(err) {
@@ -394,7 +400,8 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 	if err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
-	if _, err := w.stmts[insertCreate].Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+	if _, err := w.stmts[insertCreate].Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser,
+		a.AuditID,
 		id, k.Namespace, k.Name, c.UID, revision, changeSum(k, revision, stamp, c.Op, a, 0)); err != nil {
 		return sqlstore.Outcome{}, fmt.Errorf("insert change: %w", err)
 	}
@@ -409,7 +416,8 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	if err != nil {
 		return o, err
 	}
-	err = w.stmts[insertReplaced].QueryRow(revision, stamp, string(c.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+	err = w.stmts[insertReplaced].QueryRow(revision, stamp, string(c.Op), a.Verb, a.Subresource, a.Manager, a.User,
+		a.RealUser, a.AuditID,
 		changeSum(k, revision, stamp, c.Op, a, c.Replaces),
 		id, k.Namespace, k.Name, c.Replaces).Scan(&o.Created, &o.UID, &o.OldBytes)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -422,7 +430,8 @@ func (w *writer) replace(c *sqlstore.Write, revision int64, stamp string) (o sql
 	if c.Op == sqlstore.Delete {
 		_, err = w.stmts[deleteObject].Exec(o.Created)
 	} else {
-		_, err = w.stmts[updateObject].Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, c.Encoding,
+		_, err = w.stmts[updateObject].Exec(revision, c.UID, c.Generation, stamp, a.Verb, a.Subresource, a.Manager, a.User,
+			a.RealUser, c.Encoding,
 			formatExpiry(c.Expires), sqlstore.Text(c.Value),
 			recordSum(k, c.UID, o.Created, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 			writtenSum(k, revision, stamp, a, c.Generation), o.Created)

@@ -41,7 +41,8 @@ func redirect(t *testing.T, path, to string, flags int) (restore func()) {
 	var fds []int
 	for _, entry := range entries {
 		fd, err := strconv.Atoi(entry.Name())
-		if link, linkErr := os.Readlink(filepath.Join("/proc/self/fd", entry.Name())); err == nil && linkErr == nil && link == resolved {
+		if link, linkErr := os.Readlink(filepath.Join("/proc/self/fd", entry.Name())); err == nil && linkErr == nil &&
+			link == resolved {
 			fds = append(fds, fd)
 		}
 	}
@@ -203,7 +204,8 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 				if errors.Is(err, sqlstore.ErrUnknown) == errors.Is(err, sqlstore.ErrUnavailable) {
 					t.Errorf("the error must match either ErrUnknown or ErrUnavailable: %v", err)
 				}
-				if public := sqlstore.Public(err); !strings.Contains(err.Error(), path) || strings.Contains(public, path) || strings.Contains(public, "SQL") {
+				if public := sqlstore.Public(err); !strings.Contains(err.Error(), path) || strings.Contains(public, path) ||
+					strings.Contains(public, "SQL") {
 					t.Errorf("the operator reads %q, everybody %q", err, public)
 				}
 				// An empty batch succeeds even where the file can't grow.
@@ -222,8 +224,8 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 	}
 }
 
-// A flush whose COMMIT fails with an I/O error is tried again. A read that needs the flush fails as others do on that disk, and
-// not as a write with an unknown outcome.
+// A flush whose COMMIT fails with an I/O error is tried again. A read that needs the flush fails as others do on that
+// disk, and not as a write with an unknown outcome.
 func TestFaults_AFlushIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	path := migrated(t)
@@ -239,12 +241,16 @@ func TestFaults_AFlushIsTriedAgain(t *testing.T) {
 		})
 		defer maintaining.Wait()
 		defer cancel()
-		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
+		commitOne(t, driver,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
 		restore := redirect(t, path+"-wal", path+"-wal", unix.O_RDONLY)
 		isFlushed := func() (is bool) {
 			time.Sleep(15 * time.Second)
 			synctest.Wait()
-			if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) error { is = s.ObjectCount > 0; return nil }); err != nil {
+			if err := sqlite.ReadSnapshot(t.Context(), path, func(s sqlstore.Snapshot) error {
+				is = s.ObjectCount > 0
+				return nil
+			}); err != nil {
 				t.Error(err)
 			}
 			return is
@@ -252,7 +258,9 @@ func TestFaults_AFlushIsTriedAgain(t *testing.T) {
 		if isFlushed() {
 			t.Error("the flush has not failed: this test tests nothing")
 		}
-		_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(sqlstore.Record) error { return nil })
+		_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(sqlstore.Record) error {
+			return nil
+		})
 		if !errors.Is(err, sqlstore.ErrIO) || errors.Is(err, sqlstore.ErrUnknown) {
 			t.Errorf("a list: %v", err)
 		}
@@ -315,10 +323,12 @@ func TestOpen_RefusesAnUnwritableFile(t *testing.T) {
 	if err := os.Chmod(path, 0o400); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), path+" can't be written") {
+	if _, err := migrations.Up(t.Context(), "sqlite://"+(&url.URL{Path: path}).EscapedPath()); !errors.Is(err,
+		os.ErrPermission) || !strings.Contains(err.Error(), path+" can't be written") {
 		t.Errorf("migrate: %v", err)
 	}
-	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), path+" can't be written") {
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, os.ErrPermission) ||
+		!strings.Contains(err.Error(), path+" can't be written") {
 		t.Errorf("open: %v", err)
 	}
 	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Dir(path), 0o500)); err != nil {

@@ -104,9 +104,9 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 	})(q.QueryContext(ctx, query)) //nolint:rowserrcheck // collect checks it
 }
 
-// InspectAfterCrash checks the file at path if the last process that had it open did not close it, and with copies also if
-// that process had another file: a copy that was made while a process wrote may be damaged. (A standby compares the checksums
-// of its copy while it makes it.) The caller calls it before anything else opens the file. It fails with
+// InspectAfterCrash checks the file at path if the last process that had it open did not close it, and with copies also
+// if that process had another file: a copy that was made while a process wrote may be damaged. (A standby compares the
+// checksums of its copy while it makes it.) The caller calls it before anything else opens the file. It fails with
 // sqlstore.ErrDamaged if the file is damaged. It changes nothing. If the check takes longer than limit, it returns
 // false: then the caller calls CheckFile of the Driver that it opens.
 //
@@ -115,7 +115,9 @@ func texts(ctx context.Context, q querier, query string) ([]string, error) {
 // it, so that a log that exists belongs to an open Driver or to one that crashed. If another
 // program reads the file while a Driver closes it, the log stays too; then the check is
 // superfluous and does no harm.
-func InspectAfterCrash(ctx context.Context, path string, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
+func InspectAfterCrash(
+	ctx context.Context, path string, copies bool, limit time.Duration, logger *slog.Logger,
+) (complete bool, err error) {
 	resolved, err := migrations.ResolveFile(path)
 	if err != nil {
 		return true, nil //nolint:nilerr // the file does not exist yet
@@ -137,7 +139,9 @@ func hasLog(path string) bool {
 	return err == nil && wal.Size() > 0
 }
 
-func (f *file) inspectAfterCrash(ctx context.Context, copies bool, limit time.Duration, logger *slog.Logger) (complete bool, err error) {
+func (f *file) inspectAfterCrash(
+	ctx context.Context, copies bool, limit time.Duration, logger *slog.Logger,
+) (complete bool, err error) {
 	if fresh, err := migrations.InspectFile(f.path); err != nil || fresh {
 		return true, err
 	}
@@ -166,7 +170,8 @@ func (f *file) inspectAfterCrash(ctx context.Context, copies bool, limit time.Du
 	case err != nil:
 		return false, f.damaged(ctx, err)
 	}
-	logger.Info("store: "+cause+", and the database file is sound", "path", f.path, "took", time.Since(start).Round(time.Millisecond))
+	logger.Info("store: "+cause+", and the database file is sound", "path", f.path, "took",
+		time.Since(start).Round(time.Millisecond))
 	return true, nil
 }
 
@@ -254,7 +259,8 @@ func (f *file) compareWithLog(ctx context.Context) error {
 func (f *file) readState(ctx context.Context) (s sqlstore.State, err error) {
 	db := f.connect(1, f.reading())
 	defer db.Close()
-	err = db.QueryRowContext(ctx, `SELECT revision, compacted, epoch FROM counters`).Scan(&s.Revision, &s.Compacted, &s.Epoch)
+	err = db.QueryRowContext(ctx, `SELECT revision, compacted, epoch FROM counters`).Scan(&s.Revision, &s.Compacted,
+		&s.Epoch)
 	return s, err
 }
 
@@ -266,7 +272,8 @@ func (r *reader) checkCounters(ctx context.Context) error {
 	if err := r.db.QueryRowContext(ctx, selectEnds).Scan(&state.Revision, &state.Compacted, &first); err != nil {
 		return err
 	}
-	if state.Revision < state.Compacted || first.Valid && first.Int64 != state.Compacted+1 || !first.Valid && state.Revision > state.Compacted {
+	if state.Revision < state.Compacted || first.Valid && first.Int64 != state.Compacted+1 || !first.Valid &&
+		state.Revision > state.Compacted {
 		return &countersError{state: state, first: first.Int64}
 	}
 	return nil
@@ -297,7 +304,8 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
-		if err == nil {                                                               // otherwise all history counts as compacted as far as the store
+		// otherwise all history counts as compacted as far as the store
+		if err == nil {
 			s.SetRetained(histories)
 		}
 		objects := damagedTable[sqlstore.ObjectRow]{
@@ -347,7 +355,9 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 			var sum *damagedError
 			var err error
 			if errors.As(failed, &sum) {
-				damaged = append(damaged, d.damaged(fmt.Sprintf("revision %d, %s", sum.revision, sum.key.Display()), "the row does not have its checksum", sum.key, sum.rowid))
+				damaged = append(damaged,
+					d.damaged(fmt.Sprintf("revision %d, %s", sum.revision, sum.key.Display()), "the row does not have its checksum",
+						sum.key, sum.rowid))
 				next = max(next, sum.rowid) + 1 // the rowid may be damaged too
 			} else {
 				damaged, err = d.skip(ctx, tx, &next, last)
@@ -367,7 +377,9 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 
 // skip moves next to the next rowid whose row can be read, or behind last, and returns what can't
 // be read before it.
-func (d *damagedTable[T]) skip(ctx context.Context, tx *sql.Tx, next *int64, last int64) (damaged []*sqlstore.DamagedRow, err error) {
+func (d *damagedTable[T]) skip(
+	ctx context.Context, tx *sql.Tx, next *int64, last int64,
+) (damaged []*sqlstore.DamagedRow, err error) {
 	var from, to int64 // the rows that the engine can't read
 	var reason error
 	for ; *next <= last; *next++ {
@@ -391,7 +403,8 @@ func (d *damagedTable[T]) skip(ctx context.Context, tx *sql.Tx, next *int64, las
 	if damaged = d.named(ctx, tx, from, to, reason); len(damaged) > 0 {
 		return damaged, nil
 	}
-	unnamed := d.damaged(fmt.Sprintf("from revision %d to %d", from, to), fmt.Sprintf("%v; nor can the index that names the rows", reason), sqlstore.Key{}, to)
+	unnamed := d.damaged(fmt.Sprintf("from revision %d to %d", from, to),
+		fmt.Sprintf("%v; nor can the index that names the rows", reason), sqlstore.Key{}, to)
 	return []*sqlstore.DamagedRow{unnamed}, nil
 }
 

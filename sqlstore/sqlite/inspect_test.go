@@ -49,7 +49,8 @@ func makeFilled(t *testing.T) (path string) {
 	for i := range 80 {
 		at := write(sqlstore.Write{Op: sqlstore.Create, Key: key(i), UID: "uid", Encoding: "encoding", Value: value()})
 		if i%2 == 0 {
-			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Encoding: "encoding", Value: value()})
+			at = write(sqlstore.Write{Op: sqlstore.Update, Key: key(i), Replaces: at, UID: "uid", Encoding: "encoding",
+				Value: value()})
 		}
 		if i%5 == 0 {
 			write(sqlstore.Write{Op: sqlstore.Delete, Key: key(i), Replaces: at})
@@ -66,10 +67,11 @@ func makeFilled(t *testing.T) (path string) {
 func readServed(ctx context.Context, driver *sqlite.Driver) (text string, err error) {
 	var b strings.Builder
 	for _, at := range []int64{0, 60} {
-		listed, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: at}, func(r sqlstore.Record) error {
-			fmt.Fprintf(&b, "%+v %s\n", r.Revision, r.Value)
-			return nil
-		})
+		listed, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}, At: at},
+			func(r sqlstore.Record) error {
+				fmt.Fprintf(&b, "%+v %s\n", r.Revision, r.Value)
+				return nil
+			})
 		fmt.Fprintln(&b, listed)
 		if err != nil {
 			return "", err
@@ -205,7 +207,8 @@ func judge(t *testing.T, path, what, want string) string {
 	case checkErr != nil || findings > 0:
 		return "found by the check"
 	case dump(t, path) != want:
-		t.Errorf("%s: neither a read nor the check fails, and the contents differ:\n%s", what, cmp.Diff(strings.Split(want, "\n"), strings.Split(dump(t, path), "\n")))
+		t.Errorf("%s: neither a read nor the check fails, and the contents differ:\n%s", what,
+			cmp.Diff(strings.Split(want, "\n"), strings.Split(dump(t, path), "\n")))
 		return "not found"
 	}
 	return "not in use"
@@ -248,10 +251,12 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	if _, err := sqlite.InspectAfterCrash(t.Context(), path, true, time.Minute, logger); err != nil || log.Len() > 0 {
 		t.Errorf("after a clean stop: %v %s", err, &log)
 	}
-	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, 0, logger); err != nil || complete || !strings.Contains(log.String(), "is checked while it is served") {
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, 0, logger); err != nil || complete ||
+		!strings.Contains(log.String(), "is checked while it is served") {
 		t.Errorf("after a kill, without time: %t, %v %s", complete, err, &log)
 	}
-	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, time.Minute, logger); err != nil || !complete || !strings.Contains(log.String(), "is sound") {
+	if complete, err := sqlite.InspectAfterCrash(t.Context(), killed, true, time.Minute, logger); err != nil ||
+		!complete || !strings.Contains(log.String(), "is sound") {
 		t.Errorf("after a kill: %t, %v %s", complete, err, &log)
 	}
 	if wal, err := os.Stat(killed + "-wal"); err != nil || wal.Size() == 0 {
@@ -260,7 +265,8 @@ func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
 	// A newer file was restored beside the old log.
 	copyTo(staleDir, "")
 	_, err := sqlite.InspectAfterCrash(t.Context(), stale, true, 0, logger)
-	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") || strings.Contains(err.Error(), "\n") {
+	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "-wal") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("a stale log: %v", err)
 	}
 	if err := os.WriteFile(stale, []byte("not a database at all"), 0o600); err != nil {
@@ -277,7 +283,8 @@ func TestOpen_RefusesMissingChanges(t *testing.T) {
 	t.Parallel()
 	path := makeFilled(t)
 	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 31`)
-	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), "byre check") {
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, sqlstore.ErrDamaged) ||
+		!strings.Contains(err.Error(), "byre check") {
 		t.Errorf("open: %v", err)
 	}
 	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{AcceptGaps: true})
@@ -380,7 +387,8 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 			for _, err := range read() {
 				if err != nil {
 					failed++
-					if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
+					if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) ||
+						!strings.Contains(err.Error(), "byre check") {
 						t.Errorf("unexpected error: %v", err)
 					}
 				}
@@ -395,7 +403,8 @@ func TestSums_NoReadServesAChangedRow(t *testing.T) {
 			if failed != want {
 				t.Errorf("%d of 4 reads failed, want %d", failed, want)
 			}
-			execute(t, other, `UPDATE current_objects SET record_sum = NULL, change_sum = NULL; UPDATE undo_log SET record_sum = NULL, change_sum = NULL`)
+			execute(t, other,
+				`UPDATE current_objects SET record_sum = NULL, change_sum = NULL; UPDATE undo_log SET record_sum = NULL, change_sum = NULL`)
 			if err := errors.Join(read()...); err != nil {
 				t.Errorf("without sums: %v", err)
 			}
@@ -412,7 +421,8 @@ func TestChanges_WithoutTheirValueAreDamaged(t *testing.T) {
 	createAndUpdate(t, driver)
 	execute(t, foreign(t, path), `DELETE FROM undo_log WHERE revision = 2`)
 	changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 0, Limit: 10})
-	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "byre check") {
+	if !errors.Is(err, sqlstore.ErrDamaged) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "byre check") {
 		t.Errorf("%+v, %v", changes, err)
 	}
 }
@@ -481,7 +491,8 @@ func TestInspectAfterCrash_RefusesALaterLog(t *testing.T) {
 				if err := errors.Join(os.WriteFile(path, backup, 0o600), os.WriteFile(path+"-wal", log, 0o600)); err != nil {
 					t.Fatal(err)
 				}
-				_, err := sqlite.InspectAfterCrash(t.Context(), path, true, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
+				_, err := sqlite.InspectAfterCrash(t.Context(), path, true, time.Minute,
+					slog.New(slog.NewTextHandler(io.Discard, nil)))
 				if err == nil {
 					if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil {
 						err = driver.Close()

@@ -88,8 +88,9 @@ func (c *committer) resumeLineage(ctx context.Context, state *sqlstore.State) er
 		if err := c.readers.db.QueryRowContext(ctx, selectExtent).Scan(&objects, &last); err != nil {
 			return err
 		}
-		c.options.Logger.LogAttrs(ctx, slog.LevelWarn, "sqlite: the database may have lost commits: its file was copied, restored or moved, or a crash "+
-			"lost volatile changes, or another server may have served; a new epoch begins: watches end with 410 and clients list again",
+		c.options.Logger.LogAttrs(ctx, slog.LevelWarn,
+			"sqlite: the database may have lost commits: its file was copied, restored or moved, or a crash "+
+				"lost volatile changes, or another server may have served; a new epoch begins: watches end with 410 and clients list again",
 			slog.String("path", c.file.path), slog.String("lastChange", last.String), slog.Int64("objects", objects),
 			slog.Int64("was", left.revision), slog.Int64("is", state.Revision), slog.Int64("revision", now.revision))
 	}
@@ -263,7 +264,9 @@ func Replace(ctx context.Context, path, copied string, now time.Time) (kept stri
 		return kept, err
 	}
 	// A log of before must not stay: SQLite would apply it to the new file.
-	return kept, errors.Join(removeLog(path), remove(path+lastBackupSuffix), os.Rename(copied, path), migrations.SyncDir(filepath.Dir(path)))
+	return kept,
+		errors.Join(removeLog(path), remove(path+lastBackupSuffix), os.Rename(copied, path),
+			migrations.SyncDir(filepath.Dir(path)))
 }
 
 // hasLastChange reports whether the copy has the last change of the database at path. A change is known by

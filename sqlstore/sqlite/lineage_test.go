@@ -37,7 +37,8 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 		},
 		// A file system may give the inode of a removed file to the next one.
 		"with the file of its lineage, and the inode again": func(path string, backup, lineage []byte) error {
-			return errors.Join(os.Remove(path), os.WriteFile(path, backup, 0o600), writeLineage(path, lineage, func([]string) {}))
+			return errors.Join(os.Remove(path), os.WriteFile(path, backup, 0o600),
+				writeLineage(path, lineage, func([]string) {}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +74,8 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 			}
 			reopen()
 			state, err := driver.State(t.Context())
-			if err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision || state.Revision != state.Compacted {
+			if err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision ||
+				state.Revision != state.Compacted {
 				t.Errorf("%+v, %v; before %+v", state, err, before)
 			}
 			for _, of := range []sqlstore.Resource{pod("a").Of(), {Resource: "none"}} {
@@ -90,15 +92,16 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 			}
 			reopen()
 			defer driver.Close()
-			if again, err := driver.State(t.Context()); err != nil || again.Epoch != state.Epoch || again.Revision != state.Revision+1 {
+			if again, err := driver.State(t.Context()); err != nil || again.Epoch != state.Epoch ||
+				again.Revision != state.Revision+1 {
 				t.Errorf("the start after that: %+v, %v; want %+v", again, err, state)
 			}
 		})
 	}
 }
 
-// A copy of the file without its log, which cp makes of a database in use, is recognized, also where the file does not have
-// any object yet. The log says what the copy has.
+// A copy of the file without its log, which cp makes of a database in use, is recognized, also where the file does not
+// have any object yet. The log says what the copy has.
 func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -113,7 +116,8 @@ func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
 		}
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
-		if complete, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute, logger); err != nil || !complete ||
+		if complete, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute, logger); err != nil ||
+			!complete ||
 			!strings.Contains(log.String(), "the file was copied, restored or moved, and the database file is sound") {
 			t.Errorf("%s: %t, %v: %s", what, complete, err, &log)
 		}
@@ -126,7 +130,8 @@ func TestLineage_ACopyWithoutTheLogIsRecognized(t *testing.T) {
 		if objects > 0 {
 			lastChange = "lastChange=20"
 		}
-		if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, fmt.Sprintf("objects=%d ", objects)) || !strings.Contains(text, lastChange) {
+		if text := log.String(); !strings.Contains(text, "level=WARN") ||
+			!strings.Contains(text, fmt.Sprintf("objects=%d ", objects)) || !strings.Contains(text, lastChange) {
 			t.Errorf("%s: %s", what, text)
 		}
 	}
@@ -158,7 +163,8 @@ func TestInspectAfterCrash_RefusesADamagedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(t, copied)
-	if _, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute, slog.New(slog.DiscardHandler)); !errors.Is(err, sqlstore.ErrDamaged) {
+	if _, err := sqlite.InspectAfterCrash(t.Context(), copied, true, time.Minute,
+		slog.New(slog.DiscardHandler)); !errors.Is(err, sqlstore.ErrDamaged) {
 		t.Errorf("a damaged copy: %v", err)
 	}
 }
@@ -229,7 +235,8 @@ func TestLineage_AnAdministratorDeclaresALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer driver.Close()
-	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch || state.Compacted <= before.Revision {
+	if state, err := driver.State(t.Context()); err != nil || state.Epoch == before.Epoch ||
+		state.Compacted <= before.Revision {
 		t.Errorf("%+v, %v; before %+v", state, err, before)
 	}
 }
@@ -248,7 +255,8 @@ func TestLineage_SameFileGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if state, err := next.State(t.Context()); err != nil || state.Epoch != before.Epoch || state.Revision != before.Revision || state.Compacted != 0 {
+	if state, err := next.State(t.Context()); err != nil || state.Epoch != before.Epoch ||
+		state.Revision != before.Revision || state.Compacted != 0 {
 		t.Errorf("%+v, %v; before %+v", state, err, before)
 	}
 	if err := next.Close(); err != nil {
@@ -303,8 +311,8 @@ func commitPods(t *testing.T, driver *sqlite.Driver, names ...string) {
 	}
 }
 
-// TestReadPosition_TellsWhoHasWrittenLast opens a database by processes of several names. A new name begins no epoch; a fork
-// of the history does. What is restored stands for what was there.
+// TestReadPosition_TellsWhoHasWrittenLast opens a database by processes of several names. A new name begins no epoch; a
+// fork of the history does. What is restored stands for what was there.
 func TestReadPosition_TellsWhoHasWrittenLast(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "byre.db")
@@ -364,7 +372,9 @@ func TestReadPosition_TellsWhoHasWrittenLast(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := sqlite.ReadSnapshot(t.Context(), migrated(t), func(s sqlstore.Snapshot) error { return sqlite.Load(t.Context(), path, s) }); err != nil {
+	if err := sqlite.ReadSnapshot(t.Context(), migrated(t), func(s sqlstore.Snapshot) error {
+		return sqlite.Load(t.Context(), path, s)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	expect("three", last)
@@ -405,7 +415,8 @@ func TestFence_AcknowledgesNothing(t *testing.T) {
 				t.Fatal(err, outcomes)
 			}
 			f.last = f.calls + 1 // it passes before the commit, and fails after
-			if _, err := d.Commit(t.Context(), podWrite("b")); !errors.Is(err, sqlstore.ErrUnknown) || errors.Is(err, sqlstore.ErrUnavailable) {
+			if _, err := d.Commit(t.Context(), podWrite("b")); !errors.Is(err, sqlstore.ErrUnknown) ||
+				errors.Is(err, sqlstore.ErrUnavailable) {
 				t.Errorf("a commit during which it begins to fail: %v", err)
 			}
 			if _, err := d.Commit(t.Context(), podWrite("c")); !errors.Is(err, sqlstore.ErrUnavailable) {
@@ -462,7 +473,8 @@ func TestReplace_KeepsWhatTheCopyLacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept, err := sqlite.Replace(t.Context(), path, copied, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-		if err != nil || (kept == path+".diverged-20260102T030405Z") != (name == "before") || (kept == "") != (name == "after") {
+		if err != nil || (kept == path+".diverged-20260102T030405Z") != (name == "before") ||
+			(kept == "") != (name == "after") {
 			t.Errorf("%s: kept %q, %v", name, kept, err)
 		}
 		if kept != "" {

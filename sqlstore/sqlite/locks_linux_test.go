@@ -25,7 +25,8 @@ func locks(t *testing.T, path string) (n int) {
 	}
 	inode := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
 	for line := range strings.Lines(string(all)) {
-		if strings.Contains(line, "POSIX") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid())) && strings.Contains(line, inode) {
+		if strings.Contains(line, "POSIX") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid())) &&
+			strings.Contains(line, inode) {
 			n++
 		}
 	}

@@ -14,7 +14,9 @@ import (
 )
 
 // DeleteHistory implements sqlstore.Driver.
-func (d *Driver) DeleteHistory(ctx context.Context, deletion sqlstore.Deletion) (deleted int, waited time.Duration, err error) {
+func (d *Driver) DeleteHistory(
+	ctx context.Context, deletion sqlstore.Deletion,
+) (deleted int, waited time.Duration, err error) {
 	if r := d.options.Replication; r != nil {
 		r.AwaitDetached(ctx)
 	}
@@ -353,7 +355,8 @@ func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int
 func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]time.Duration) error {
 	return d.committer.change(ctx, func(*sqlstore.State) error {
 		for of, age := range ages {
-			if _, err := d.committer.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource, of.Owner.String()); err != nil {
+			if _, err := d.committer.writer.stmts[updateRetainedFor].Exec(int64(age/time.Second), of.Group, of.Resource,
+				of.Owner.String()); err != nil {
 				return err
 			}
 		}
@@ -444,7 +447,8 @@ func (d *Driver) Probe(ctx context.Context) error {
 		return d.file.translate(err)
 	}
 	if stored.Revision < known {
-		return fmt.Errorf("%w: the database file is at revision %d, and was at %d", sqlstore.ErrUnavailable, stored.Revision, known)
+		return fmt.Errorf("%w: the database file is at revision %d, and was at %d", sqlstore.ErrUnavailable, stored.Revision,
+			known)
 	}
 	return nil
 }

@@ -48,7 +48,10 @@ func TestMaintain_CopiesTheLogBackWhenIdle(t *testing.T) {
 			if err := errors.Join(err, os.WriteFile(copied, content, 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			if err := sqlite.ReadSnapshot(t.Context(), copied, func(s sqlstore.Snapshot) error { count = s.ObjectCount; return nil }); err != nil {
+			if err := sqlite.ReadSnapshot(t.Context(), copied, func(s sqlstore.Snapshot) error {
+				count = s.ObjectCount
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			return count
@@ -115,7 +118,8 @@ func TestWAL_OfAReaderThatStaysIsAnAlarm(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	path := migrated(t)
-	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{LogPages: 64, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	driver, err := sqlite.Open(t.Context(), path,
+		sqlite.Options{LogPages: 64, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +152,8 @@ func TestWAL_OfAReaderThatStaysIsAnAlarm(t *testing.T) {
 			t.Fatal(err)
 		}
 		var pages int64
-		if err := foreign(t, path).QueryRowContext(t.Context(), `SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count`).Scan(&pages); err != nil {
+		if err := foreign(t, path).QueryRowContext(t.Context(),
+			`SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count`).Scan(&pages); err != nil {
 			t.Fatal(err)
 		}
 		return used - pages*4096
@@ -232,7 +237,9 @@ func TestRewrite_ReturnsTheSpaceOfTheFile(t *testing.T) {
 		}
 	}
 	const all = 2 * (20 + 19)
-	if deleted, _, err := driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "configmaps"}, UpTo: all, Limit: all}); err != nil || deleted != all {
+	if deleted, _, err := driver.DeleteHistory(t.Context(),
+		sqlstore.Deletion{Of: sqlstore.Resource{Resource: "configmaps"}, UpTo: all, Limit: all}); err != nil ||
+		deleted != all {
 		t.Fatal(deleted, err)
 	}
 	if err := driver.Rewrite(t.Context()); err != nil {
@@ -251,7 +258,8 @@ func TestRewrite_ReturnsTheSpaceOfTheFile(t *testing.T) {
 	if state, err := driver.State(t.Context()); err != nil || state.Revision != all+2 {
 		t.Errorf("%+v, %v", state, err)
 	}
-	if got, _, err := driver.Get(t.Context(), sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "19-1"}); err != nil || len(got.Value) != 50_002 {
+	if got, _, err := driver.Get(t.Context(),
+		sqlstore.Key{Resource: "configmaps", Namespace: "n", Name: "19-1"}); err != nil || len(got.Value) != 50_002 {
 		t.Errorf("an object: %d bytes, %v", len(got.Value), err)
 	}
 }
@@ -267,8 +275,10 @@ func TestUpdate_WritesFewPages(t *testing.T) {
 	commit := func(i int, op sqlstore.Op) {
 		t.Helper()
 		o, err := driver.Commit(t.Context(), []sqlstore.Write{{
-			Op: op, Replaces: revisions[i], UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6", Encoding: "v1.36/coordination.k8s.io/v1",
-			Key:    sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-node-lease", Name: "node-" + strconv.Itoa(i)},
+			Op: op, Replaces: revisions[i], UID: "8cd0c3a4-4a8e-4d05-a3f3-6f5bb1d3d6a6",
+			Encoding: "v1.36/coordination.k8s.io/v1",
+			Key: sqlstore.Key{Group: "coordination.k8s.io", Resource: "leases", Namespace: "kube-node-lease",
+				Name: "node-" + strconv.Itoa(i)},
 			Value:  []byte(`{"spec":"` + strings.Repeat("x", 600) + `"}`),
 			Author: sqlstore.Author{User: "system:node:node-" + strconv.Itoa(i), Verb: "update"},
 		}})

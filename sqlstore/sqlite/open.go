@@ -130,8 +130,10 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	d.file = &file{path: d.lock.Path, busy: cmp.Or(options.Busy, defaultBusy), unsynced: options.Unsynced}
 	path = d.lock.Path
 	d.reserve.path, d.reserve.size, d.reserve.logger = path+reserveSuffix, options.Reserve, options.Logger
-	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load, grown: make(chan struct{}, 1)}
-	d.committer.file, d.committer.options, d.committer.reserve, d.committer.grew = d.file, &d.options, &d.reserve, d.checkpointer.signalGrown
+	d.checkpointer = checkpointer{file: d.file, options: &d.options, isFull: d.reserve.isInUse.Load,
+		grown: make(chan struct{}, 1)}
+	d.committer.file, d.committer.options, d.committer.reserve, d.committer.grew = d.file, &d.options, &d.reserve,
+		d.checkpointer.signalGrown
 	fresh, err := migrations.InspectFile(path)
 	if err == nil && fresh {
 		err = fmt.Errorf("%s: %w", path, migrations.ErrOlder)

@@ -22,7 +22,8 @@ import (
 
 func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	t.Parallel()
-	if _, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "none.db"), sqlite.Options{}); !errors.Is(err, migrations.ErrOlder) {
+	if _, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "none.db"), sqlite.Options{}); !errors.Is(err,
+		migrations.ErrOlder) {
 		t.Errorf("no file: %v", err)
 	}
 	driver, path := open(t)
@@ -40,7 +41,8 @@ func TestOpen_RefusesUnusableFiles(t *testing.T) {
 	}
 	defer db.Close()
 	for version, want := range map[int]error{0: migrations.ErrOlder, 999: migrations.ErrNewer} {
-		if _, err := db.ExecContext(t.Context(), `UPDATE byre_schema_version SET version = ?1; UPDATE store SET least_version = ?1`, version); err != nil {
+		if _, err := db.ExecContext(t.Context(),
+			`UPDATE byre_schema_version SET version = ?1; UPDATE store SET least_version = ?1`, version); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); !errors.Is(err, want) {
@@ -128,7 +130,8 @@ func TestOpen_AssertsItsSettings(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil || !strings.Contains(err.Error(), "auto_vacuum is 0, want 2") {
+	if _, err := sqlite.Open(t.Context(), path, sqlite.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "auto_vacuum is 0, want 2") {
 		t.Errorf("without auto_vacuum: %v", err)
 	}
 }
@@ -139,7 +142,8 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	driver, path := open(t)
 	defer driver.Close()
 	dir := t.TempDir()
-	if err := errors.Join(os.Symlink(path, filepath.Join(dir, "link.db")), os.Symlink(filepath.Dir(path), filepath.Join(dir, "linked"))); err != nil {
+	if err := errors.Join(os.Symlink(path, filepath.Join(dir, "link.db")),
+		os.Symlink(filepath.Dir(path), filepath.Join(dir, "linked"))); err != nil {
 		t.Fatal(err)
 	}
 	var inUse *migrations.InUseError
@@ -153,7 +157,8 @@ func TestOpen_RefusesAnotherNameOfAnOpenFile(t *testing.T) {
 	}
 }
 
-// Shrink returns space to the file system, by no more pages a call than its limit, so that a call takes the writers little time however long the list of free pages is.
+// Shrink returns space to the file system, by no more pages a call than its limit, so that a call takes the writers
+// little time however long the list of free pages is.
 func TestCompaction_ShrinksTheFile(t *testing.T) {
 	t.Parallel()
 	driver, path := open(t)
@@ -276,10 +281,11 @@ func checkAfterKill(t *testing.T, path string, acknowledged int64) int64 {
 	}
 	defer driver.Close()
 	count := int64(0)
-	listed, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
-		count++
-		return nil
-	})
+	listed, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}},
+		func(sqlstore.Record) error {
+			count++
+			return nil
+		})
 	if err != nil || listed.Revision < acknowledged || count != listed.Revision {
 		t.Fatalf("after kill: %d objects at revision %d, acknowledged %d, %v", count, listed.Revision, acknowledged, err)
 	}

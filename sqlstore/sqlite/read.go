@@ -75,7 +75,8 @@ func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, in
 }
 
 func (r *reader) get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-	record, snapshot, err := scanRecord(r.stmts[selectObject].QueryRowContext(ctx, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+	record, snapshot, err := scanRecord(r.stmts[selectObject].QueryRowContext(ctx, key.Group, key.Resource,
+		key.Owner.String(), key.Namespace, key.Name), key)
 	r.seen.observe(snapshot)
 	return record, snapshot, err
 }
@@ -106,7 +107,9 @@ type stored struct {
 
 // record returns the record. If the row of the table, which has the revision row, does not have its checksum,
 // it fails with a *damagedError. A query that selects no values selects no checksums either.
-func (s *stored) record(table string, row int64, key sqlstore.Key, created, revision int64) (r sqlstore.Record, err error) {
+func (s *stored) record(
+	table string, row int64, key sqlstore.Key, created, revision int64,
+) (r sqlstore.Record, err error) {
 	if err := compare(s.sum, func() int64 {
 		return recordSum(key, s.uid.String, created, revision, s.encoding.String, s.expires.String, s.value.String)
 	}, table, row, key); err != nil {
@@ -144,7 +147,8 @@ func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlst
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {
 	var expires sql.NullString
-	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires); err != nil {
+	if err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision,
+		&expires); err != nil {
 		return r, err
 	}
 	r.Expires, err = parseExpiry(expires)
@@ -185,7 +189,8 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 			of = *q.Of
 		}
 		query = queries.in
-		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0], names[1])
+		arguments = append(arguments, of.Group, of.Resource, of.Owner.String(), namespaces[0], namespaces[1], names[0],
+			names[1])
 	case q.Of != nil:
 		query, arguments = queries.of, append(arguments, q.Of.Group, q.Of.Resource, q.Of.Owner.String())
 		if q.KeysOnly && q.Before == 0 { // others who ask for keys read one change, and its values are dropped
@@ -294,7 +299,8 @@ func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sq
 	}
 	r.seen.observe(s.Revision)
 	if of != nil {
-		if err := r.in(ctx, tx, selectCompacted).QueryRowContext(ctx, of.Group, of.Resource, of.Owner.String()).Scan(&s.Compacted); err != nil {
+		if err := r.in(ctx, tx, selectCompacted).QueryRowContext(ctx, of.Group, of.Resource,
+			of.Owner.String()).Scan(&s.Compacted); err != nil {
 			return err
 		}
 	}
@@ -362,7 +368,9 @@ func (c *counters) observe(revision int64) {
 
 // List implements sqlstore.Driver. It calls yield inside the read transaction. yield should not
 // take long, because SQLite can't start the log over until the transaction ends.
-func (d *Driver) List(ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (listed sqlstore.ListResult, err error) {
+func (d *Driver) List(
+	ctx context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (listed sqlstore.ListResult, err error) {
 	of := new(q.Of())
 	last, err := d.committer.flushUnlessCovered(q.At, of)
 	if err != nil {
@@ -455,7 +463,9 @@ func arguments(q sqlstore.Query, after sqlstore.Position, at int64) []any {
 
 // list yields up to q.Limit records. last is the position of the last one; more is true if
 // there are more.
-func list(ctx context.Context, stmt txStatement, q sqlstore.Query, arguments []any, yield func(sqlstore.Record) error) (last sqlstore.Position, more bool, err error) {
+func list(
+	ctx context.Context, stmt txStatement, q sqlstore.Query, arguments []any, yield func(sqlstore.Record) error,
+) (last sqlstore.Position, more bool, err error) {
 	rows, err := stmt.QueryContext(ctx, arguments...)
 	if err != nil {
 		return last, false, err
@@ -585,7 +595,8 @@ type damagedError struct {
 }
 
 func (e *damagedError) Error() string {
-	return fmt.Sprintf("the row of %s with revision %d (%s) does not have its checksum", e.table, e.revision, e.key.Display())
+	return fmt.Sprintf("the row of %s with revision %d (%s) does not have its checksum", e.table, e.revision,
+		e.key.Display())
 }
 
 // compare returns a *damagedError if the checksum of a row differs from the stored one. A row

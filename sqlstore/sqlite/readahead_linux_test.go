@@ -39,7 +39,8 @@ func TestInspectAfterCrash_CanBeStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := sqlite.InspectAfterCrash(ctx, crashed(t, 10), true, time.Minute, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	_, err := sqlite.InspectAfterCrash(ctx, crashed(t, 10), true, time.Minute,
+		slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if !errors.Is(err, context.Canceled) || errors.Is(err, sqlstore.ErrDamaged) {
 		t.Errorf("error %v", err)
 	}

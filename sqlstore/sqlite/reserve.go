@@ -40,8 +40,8 @@ type diskReserve struct {
 }
 
 // ReleaseReserve releases the reserve of the database at path if the disk is too full for a start.
-// The caller calls it before anything else opens the file. It fails with a *migrations.InUseError if another process has
-// the database: the reserve is for that one's deletes then.
+// The caller calls it before anything else opens the file. It fails with a *migrations.InUseError if another process
+// has the database: the reserve is for that one's deletes then.
 func ReleaseReserve(path string) error {
 	path, err := migrations.ResolveFile(path)
 	if err != nil {

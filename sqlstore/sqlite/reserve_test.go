@@ -48,7 +48,9 @@ func fill(t *testing.T, driver *sqlite.Driver) {
 		t.Fatal(err)
 	}
 	value := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
-	_, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "large"}, Value: value, Grows: true}})
+	_, err := driver.Commit(t.Context(),
+		[]sqlstore.Write{{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "large"}, Value: value,
+			Grows: true}})
 	if !errors.Is(err, sqlstore.ErrDiskFull) {
 		t.Fatalf("commit: %v", err)
 	}
@@ -64,7 +66,9 @@ func TestReserve_IsNotInUseIfItWasNeverTaken(t *testing.T) {
 		if driver.InReserve() {
 			t.Error("the reserve is in use")
 		}
-		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte("{}"), Grows: true})
+		commitOne(t, driver,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: name}, Value: []byte("{}"),
+				Grows: true})
 		closeDriver(t, driver)
 	}
 	driver := openReserving(t, path, tooLarge)
@@ -151,7 +155,8 @@ func TestReserve_IsForCompactions(t *testing.T) {
 	for i := range 40 {
 		batch := make([]sqlstore.Write, 100)
 		for j := range batch {
-			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprintf("%d-%d", i, j)}, Value: value, Grows: true}
+			batch[j] = sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprintf("%d-%d", i, j)},
+				Value: value, Grows: true}
 		}
 		created, err := driver.Commit(t.Context(), batch)
 		if err != nil {
@@ -220,7 +225,8 @@ func testQuickDeletes(t *testing.T, attached bool) {
 	key := func(i int) sqlstore.Key { return sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)} }
 	value := []byte(`"` + strings.Repeat("x", 900_000) + `"`)
 	create := func(i int) error {
-		outcomes, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key(i), Value: value, Grows: true}})
+		outcomes, err := driver.Commit(t.Context(),
+			[]sqlstore.Write{{Op: sqlstore.Create, Key: key(i), Value: value, Grows: true}})
 		if err == nil {
 			err = outcomes[0].Err
 		}
@@ -264,7 +270,8 @@ func testQuickDeletes(t *testing.T, attached bool) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	n := int64(2 * made)
-	deleted, _, err := driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: n, Limit: int(n)})
+	deleted, _, err := driver.DeleteHistory(t.Context(),
+		sqlstore.Deletion{Of: sqlstore.Resource{Resource: "pods"}, UpTo: n, Limit: int(n)})
 	if err != nil || int64(deleted) != n {
 		t.Errorf("%d changes are deleted, %v", deleted, err)
 	}
@@ -292,7 +299,8 @@ func TestReserve_IsEnoughForTheLog(t *testing.T) {
 	value := []byte(`"` + strings.Repeat("x", 900_000) + `"`)
 	made := 0
 	for ; ; made++ {
-		_, err := driver.Commit(t.Context(), []sqlstore.Write{{Op: sqlstore.Create, Key: key(made), Value: value, Grows: true}})
+		_, err := driver.Commit(t.Context(),
+			[]sqlstore.Write{{Op: sqlstore.Create, Key: key(made), Value: value, Grows: true}})
 		if errors.Is(err, sqlstore.ErrDiskFull) {
 			break
 		} else if err != nil {
@@ -307,8 +315,8 @@ func TestReserve_IsEnoughForTheLog(t *testing.T) {
 	}
 }
 
-// On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its outcome is
-// unknown: it does not hold up those that follow, with which there is space again.
+// On a full disk nothing is copied. A delete that is to be acknowledged with its copy is made, and says that its
+// outcome is unknown: it does not hold up those that follow, with which there is space again.
 func TestReserve_DeletesDoNotWaitForACopy(t *testing.T) {
 	t.Parallel()
 	t.Run("the database has no space", func(t *testing.T) {
@@ -341,7 +349,8 @@ func testDeletesDoNotWait(t *testing.T, dir string, fillDisk func(*sqlite.Driver
 		t.Fatal(err)
 	}
 	value := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
-	commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "first"}, Value: value})
+	commitOne(t, driver,
+		sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: "first"}, Value: value})
 	if err := driver.ExecWriter(t.Context(), "PRAGMA wal_checkpoint"); err != nil { // the log begins anew, and has space
 		t.Fatal(err)
 	}
@@ -354,13 +363,16 @@ func testDeletesDoNotWait(t *testing.T, dir string, fillDisk func(*sqlite.Driver
 	defer cancel()
 	const objects = 8
 	for i := range objects {
-		commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("{}")})
+		commitOne(t, driver,
+			sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Value: []byte("{}")})
 	}
 	fillDisk(driver)
 	deleted := make(chan error, objects)
 	go func() {
 		for i := range objects {
-			outcomes, err := driver.Commit(ctx, []sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)}, Replaces: int64(i) + 2}})
+			outcomes, err := driver.Commit(ctx,
+				[]sqlstore.Write{{Op: sqlstore.Delete, Key: sqlstore.Key{Resource: "pods", Name: fmt.Sprint(i)},
+					Replaces: int64(i) + 2}})
 			if len(outcomes) != 1 || outcomes[0].Err != nil {
 				t.Errorf("reads see the delete, and its outcome is %+v", outcomes)
 			}

@@ -33,12 +33,14 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 			Objects: rowsOf(ctx, tx, selectObjects, scanObjectRow),
 			Changes: rowsOf(ctx, tx, selectUndo, scanChangeRow),
 			Get: func(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
-				return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace, key.Name), key)
+				return scanRecord(tx.QueryRowContext(ctx, selectObject, key.Group, key.Resource, key.Owner.String(), key.Namespace,
+					key.Name), key)
 			},
 		}
 		s.Time = snapshotTime()
 		var lineage string
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount, &lineage); err != nil {
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount,
+			&lineage); err != nil {
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
@@ -73,8 +75,9 @@ func ReadIdle(ctx context.Context, path string, read func(sqlstore.Snapshot) err
 }
 
 // errNotLeft means that the file may lack commits that clients have seen; see committer.resumeLineage.
-var errNotLeft = errors.New("the database is not what the last process has left, because it was killed with volatile changes in memory, " +
-	"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
+var errNotLeft = errors.New(
+	"the database is not what the last process has left, because it was killed with volatile changes in memory, " +
+		"or because the file was restored or moved: start byre on it and stop it, or use \"byre restore --from\"")
 
 // readTransaction calls do with a transaction on the file at path, which reads only.
 func readTransaction(ctx context.Context, path string, do func(*file, *sql.Tx) error) error {
@@ -107,7 +110,9 @@ func (f *file) readTransaction(ctx context.Context, do func(*file, *sql.Tx) erro
 }
 
 // rowsOf returns the rows of a query, which it reads one at a time.
-func rowsOf[T any](ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), arguments ...any) iter.Seq2[*T, error] {
+func rowsOf[T any](
+	ctx context.Context, tx *sql.Tx, query string, scan func(*sql.Rows) (*T, error), arguments ...any,
+) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		each(scan)(tx.QueryContext(ctx, query, arguments...))(yield) //nolint:rowserrcheck // each checks it
 	}
@@ -119,14 +124,17 @@ func scanObjectRow(rows *sql.Rows) (*sqlstore.ObjectRow, error) {
 	var s stored
 	var written sql.NullInt64
 	var record sqlstore.Record
-	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Generation, &r.Created, &r.Revision,
+	err := rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Generation, &r.Created,
+		&r.Revision,
 		&stamp, &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser,
 		&s.encoding, &s.expires, &s.value, &s.sum, &written)
 	if err == nil {
 		record, err = s.record("current_objects", r.Revision, r.Key, r.Created, r.Revision)
 	}
 	if err == nil {
-		err = compare(written, func() int64 { return writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation) }, "current_objects", r.Revision, r.Key)
+		err = compare(written, func() int64 {
+			return writtenSum(r.Key, r.Revision, stamp, r.Author, r.Generation)
+		}, "current_objects", r.Revision, r.Key)
 	}
 	if err == nil {
 		r.Time, err = parseTime(stamp)
@@ -144,14 +152,17 @@ func scanChangeRow(rows *sql.Rows) (*sqlstore.ChangeRow, error) {
 	var s stored
 	var changed sql.NullInt64
 	var replaced sqlstore.Record
-	err := rows.Scan(&r.Revision, &stamp, (*string)(&r.Op), &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager, &r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
+	err := rows.Scan(&r.Revision, &stamp, (*string)(&r.Op), &r.Author.Verb, &r.Author.Subresource, &r.Author.Manager,
+		&r.Author.User, &r.Author.RealUser, &r.Author.AuditID,
 		&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &s.uid, &r.Replaces, &r.Created,
 		&s.encoding, &s.expires, &s.value, &s.sum, &changed)
 	if err == nil {
 		replaced, err = s.record("undo_log", r.Revision, r.Key, r.Created, r.Replaces)
 	}
 	if err == nil {
-		err = compare(changed, func() int64 { return changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces) }, "undo_log", r.Revision, r.Key)
+		err = compare(changed, func() int64 {
+			return changeSum(r.Key, r.Revision, stamp, r.Op, r.Author, r.Replaces)
+		}, "undo_log", r.Revision, r.Key)
 	}
 	if err == nil && r.Op == sqlstore.Create && r.Created != r.Revision { // no checksum has it
 		err = &damagedError{table: "undo_log", revision: r.Revision, key: r.Key}
@@ -195,7 +206,8 @@ func Load(ctx context.Context, path string, s sqlstore.Snapshot) (err error) {
 	if err == nil {
 		// The log of the old file must not stay: SQLite would apply it to the new one. Nor must
 		// the record of the old one's last backup.
-		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(f.path, lock.Path), migrations.SyncDir(filepath.Dir(lock.Path)))
+		err = errors.Join(removeLog(lock.Path), remove(lock.Path+lastBackupSuffix), os.Rename(f.path, lock.Path),
+			migrations.SyncDir(filepath.Dir(lock.Path)))
 	}
 	return errors.Join(f.translate(err), removeDatabase(f.path))
 }
@@ -281,7 +293,8 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 		}
 	}
 	if err := ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
-		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor/time.Second))
+		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), r.Compacted,
+			int64(r.RetainedFor/time.Second))
 		return err
 	}); err != nil {
 		return err
@@ -327,7 +340,8 @@ func fillChanges(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot, ids *sqls
 			encoding, replaced = r.Encoding, value
 			sum = recordSum(r.Key, r.UID, r.Created, r.Replaces, r.Encoding, expiryText(r.Expires), value)
 		}
-		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User, a.RealUser, a.AuditID,
+		if _, err := insert.ExecContext(ctx, r.Revision, stamp, string(r.Op), a.Verb, a.Subresource, a.Manager, a.User,
+			a.RealUser, a.AuditID,
 			ids.ID(r.Of()), r.Namespace, r.Name, r.UID, r.Replaces, r.Created, encoding, formatExpiry(r.Expires), replaced,
 			sum, changeSum(r.Key, r.Revision, stamp, r.Op, a, r.Replaces)); err != nil {
 			return err

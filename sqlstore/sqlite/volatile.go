@@ -71,7 +71,8 @@ type volatileChange struct {
 }
 
 func newVolatileBuffer(isVolatile func(sqlstore.Key) bool, state *counters, flushed int64) *volatileBuffer {
-	return &volatileBuffer{isVolatile: isVolatile, state: state, flushed: flushed, current: make(map[sqlstore.Key]*sqlstore.Record)}
+	return &volatileBuffer{isVolatile: isVolatile, state: state, flushed: flushed,
+		current: make(map[sqlstore.Key]*sqlstore.Record)}
 }
 
 // isBehind reports whether the transaction that flushed the changes is visible already. The caller
@@ -191,7 +192,9 @@ func (b *volatileBuffer) durable() int64 {
 }
 
 // commitToBuffer makes the writes in the buffer, as a transaction makes them in the database.
-func (c *committer) commitToBuffer(ctx context.Context, batch []sqlstore.Write, now time.Time) ([]sqlstore.Outcome, error) {
+func (c *committer) commitToBuffer(
+	ctx context.Context, batch []sqlstore.Write, now time.Time,
+) ([]sqlstore.Outcome, error) {
 	m, state := c.buffer, *c.state.Load()
 	outcomes := make([]sqlstore.Outcome, len(batch))
 	var changes []volatileChange

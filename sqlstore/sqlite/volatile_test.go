@@ -85,7 +85,8 @@ func writeLineage(path string, text []byte, change func(fields []string)) error 
 	fields := strings.Fields(string(text))
 	fields[1] = fmt.Sprintf("%020d", info.Sys().(*syscall.Stat_t).Ino)
 	change(fields)
-	return os.WriteFile(path+".lineage", fmt.Appendf(nil, "%s %s %s\n%s\n", fields[0], fields[1], fields[2], fields[3]), 0o600)
+	return os.WriteFile(path+".lineage", fmt.Appendf(nil, "%s %s %s\n%s\n", fields[0], fields[1], fields[2], fields[3]),
+		0o600)
 }
 
 // The driver writes renewals of a lease at the next flush, all of them in one transaction.
@@ -97,7 +98,8 @@ func TestVolatile_WritesTogether(t *testing.T) {
 	last := commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`{}`)}).Revision
 	before := logPages(t, driver)
 	for range 100 {
-		last = commitOne(t, driver, sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: last, Value: []byte(`{"spec":{}}`)}).Revision
+		last = commitOne(t, driver,
+			sqlstore.Write{Op: sqlstore.Update, Key: key, Replaces: last, Value: []byte(`{"spec":{}}`)}).Revision
 	}
 	if pages := logPages(t, driver) - before; pages != 0 {
 		t.Errorf("renewals have written %d pages", pages)
@@ -131,11 +133,15 @@ func TestVolatile_ReadsDoNotWaitForAFlush(t *testing.T) {
 				done <- fmt.Errorf("get: %+v, %w", r, err)
 				return
 			}
-			if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: created - 1, Limit: 10}); err != nil || len(changes) != 1 {
+			if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: created - 1, Limit: 10}); err != nil ||
+				len(changes) != 1 {
 				done <- fmt.Errorf("changes: %+v, %w", changes, err)
 				return
 			}
-			_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error { return nil })
+			_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}},
+				func(sqlstore.Record) error {
+					return nil
+				})
 			done <- err
 		}()
 		select {
@@ -182,7 +188,8 @@ func TestVolatile_ReadsDoNotWaitForAFlush(t *testing.T) {
 		for _, key := range []sqlstore.Key{pod, lease} {
 			r, at, err := driver.Get(t.Context(), key)
 			if err != nil || at < snapshot || r.Revision < seen[key] {
-				t.Fatalf("%s is at revision %d of snapshot %d, after %d of %d: %v", key.Name, r.Revision, at, seen[key], snapshot, err)
+				t.Fatalf("%s is at revision %d of snapshot %d, after %d of %d: %v", key.Name, r.Revision, at, seen[key], snapshot,
+					err)
 			}
 			// The writer changes the Lease in each batch: a Pod at a revision follows on a
 			// renewal just before it.
@@ -207,7 +214,8 @@ func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 	for crash := range 8 {
 		durable := int64(0)
 		for i := range 60 + random.IntN(60) {
-			key := sqlstore.Key{Resource: []string{"leases", "pods"}[random.IntN(20)/19], Namespace: "n", Name: fmt.Sprint(random.IntN(5))}
+			key := sqlstore.Key{Resource: []string{"leases", "pods"}[random.IntN(20)/19], Namespace: "n",
+				Name: fmt.Sprint(random.IntN(5))}
 			w := sqlstore.Write{Op: sqlstore.Create, Key: key, Value: fmt.Appendf(nil, `"%d %d"`, crash, i)}
 			if current[key] > 0 {
 				w.Op, w.Replaces = sqlstore.Update, current[key]
@@ -245,7 +253,10 @@ func TestVolatile_CrashRepeatsNoRevision(t *testing.T) {
 
 // checkAfterCrash compares the store with what was written, and sets current to the objects
 // that exist.
-func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, durable int64, written map[int64]string, current map[sqlstore.Key]int64) {
+func checkAfterCrash(
+	t *testing.T, driver *sqlite.Driver, last sqlstore.State, durable int64, written map[int64]string,
+	current map[sqlstore.Key]int64,
+) {
 	t.Helper()
 	state, err := driver.State(t.Context())
 	if err != nil {
@@ -254,7 +265,8 @@ func checkAfterCrash(t *testing.T, driver *sqlite.Driver, last sqlstore.State, d
 	if state.Revision <= last.Revision || state.Compacted != state.Revision || state.Epoch == last.Epoch {
 		t.Fatalf("after a crash at revision %d: %+v", last.Revision, state)
 	}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: last.Revision, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: last.Revision, Limit: 10}); !errors.Is(err,
+		sqlstore.ErrCompacted) {
 		t.Errorf("changes after the last revision: %v", err)
 	}
 	for key, revision := range current {
@@ -278,7 +290,8 @@ func TestVolatile_StopLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := migrated(t)
 	driver := openVolatile(t, path, isLease)
-	before := commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
+	before := commitOne(t, driver,
+		sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: "leases", Name: "a"}, Value: []byte(`{}`)})
 	last, err := driver.State(t.Context())
 	if err := errors.Join(err, driver.Close()); err != nil {
 		t.Fatal(err)
@@ -324,10 +337,11 @@ func TestVolatile_FailsWithTheDatabase(t *testing.T) {
 	limit("4294967294")
 	commitOne(t, driver, lease("after"))
 	var names []string
-	_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}}, func(r sqlstore.Record) error {
-		names = append(names, r.Name)
-		return nil
-	})
+	_, err := driver.List(t.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "leases"}},
+		func(r sqlstore.Record) error {
+			names = append(names, r.Name)
+			return nil
+		})
 	if got := strings.Join(names, ", "); err != nil || got != "after, before, in memory" {
 		t.Errorf("%s, %v", got, err)
 	}
@@ -351,7 +365,8 @@ func TestVolatile_FlushesWhatIsDue(t *testing.T) {
 		defer maintaining.Wait()
 		defer cancel()
 		create := func(resource, name string) {
-			commitOne(t, driver, sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: resource, Name: name}, Value: []byte(`{}`)})
+			commitOne(t, driver,
+				sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Resource: resource, Name: name}, Value: []byte(`{}`)})
 		}
 		wait := func(d time.Duration) int {
 			time.Sleep(d)

@@ -38,7 +38,8 @@ func benchWrite(i int) sqlstore.Write {
 	k := key(fmt.Sprintf("namespace-%d", i%50), fmt.Sprintf("deployment-7c5ddbdf54-%07d", i))
 	w := create(k, "")
 	w.UID, w.Value = fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i), benchValue
-	w.Author = sqlstore.Author{User: "system:serviceaccount:kube-system:replicaset-controller", Verb: "create", AuditID: w.UID}
+	w.Author = sqlstore.Author{User: "system:serviceaccount:kube-system:replicaset-controller", Verb: "create",
+		AuditID: w.UID}
 	return w
 }
 
@@ -140,7 +141,8 @@ func benchList(b *testing.B, d sqlstore.Driver, limit int) {
 func benchChanges(b *testing.B, d sqlstore.Driver) {
 	fill(b, d, 10_000)
 	for b.Loop() {
-		if changes, err := d.Changes(b.Context(), sqlstore.ChangesQuery{After: 5000, Limit: 1000}); err != nil || len(changes) != 1000 {
+		if changes, err := d.Changes(b.Context(), sqlstore.ChangesQuery{After: 5000, Limit: 1000}); err != nil ||
+			len(changes) != 1000 {
 			b.Fatal(len(changes), err)
 		}
 	}

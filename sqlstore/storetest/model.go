@@ -133,7 +133,9 @@ func (m *Model) Get(_ context.Context, key sqlstore.Key) (sqlstore.Record, int64
 }
 
 // List implements sqlstore.Driver.
-func (m *Model) List(_ context.Context, q sqlstore.Query, yield func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (m *Model) List(
+	_ context.Context, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	records, listed, err := m.list(q)
 	if err != nil {
 		return sqlstore.ListResult{}, err
@@ -203,7 +205,8 @@ func isWithin(r sqlstore.Range, k sqlstore.Key) bool {
 		r.Namespace != "" && k.Namespace != r.Namespace || r.Name != "" && k.Name != r.Name {
 		return false
 	}
-	return r.After == nil || cmp.Or(strings.Compare(k.Namespace, r.After.Namespace), strings.Compare(k.Name, r.After.Name)) > 0
+	return r.After == nil ||
+		cmp.Or(strings.Compare(k.Namespace, r.After.Namespace), strings.Compare(k.Name, r.After.Name)) > 0
 }
 
 // Changes implements sqlstore.Driver.
@@ -221,7 +224,8 @@ func (m *Model) Changes(_ context.Context, q sqlstore.ChangesQuery) ([]sqlstore.
 	var changes []sqlstore.Change
 	read := 0
 	for _, c := range all {
-		if c.Revision > q.After && (q.Before == 0 || c.Revision < q.Before) && len(changes) < q.Limit && (q.Size == 0 || read < q.Size) && q.Selects(c.New.Key) {
+		if c.Revision > q.After && (q.Before == 0 || c.Revision < q.Before) && len(changes) < q.Limit &&
+			(q.Size == 0 || read < q.Size) && q.Selects(c.New.Key) {
 			if q.KeysOnly {
 				c = withoutValues(c)
 			}
@@ -303,7 +307,9 @@ func (m *Model) SetRetainedFor(_ context.Context, ages map[sqlstore.Resource]tim
 }
 
 // CountChanges implements sqlstore.Driver.
-func (m *Model) CountChanges(_ context.Context, of sqlstore.Resource, upTo, limit int64) (count, oldest int64, _ error) {
+func (m *Model) CountChanges(
+	_ context.Context, of sqlstore.Resource, upTo, limit int64,
+) (count, oldest int64, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range slices.Backward(m.changes) {

@@ -40,7 +40,8 @@ func testAgainstModel(f fixture) {
 
 // deleteHistory deletes some changes of one resource.
 func (w *walk) deleteHistory() {
-	d := sqlstore.Deletion{Of: w.key().Of(), UpTo: w.random.Int64N(w.driver.state().Revision + 2), Limit: 1 + w.random.IntN(10)}
+	d := sqlstore.Deletion{Of: w.key().Of(), UpTo: w.random.Int64N(w.driver.state().Revision + 2),
+		Limit: 1 + w.random.IntN(10)}
 	if w.random.IntN(2) == 0 {
 		d.Before = time.Now().Add(anHour)
 	}
@@ -175,7 +176,8 @@ func (w *walk) read() {
 // compareKept compares the changes that are left of a namespace, or of an object in it.
 func (w *walk) compareKept(k sqlstore.Key) {
 	q := sqlstore.ChangesQuery{
-		After: w.random.Int64N(w.model.state().Revision + 2), Limit: 1 + w.random.IntN(20), Size: w.random.IntN(2) * w.random.IntN(200), Kept: true,
+		After: w.random.Int64N(w.model.state().Revision + 2), Limit: 1 + w.random.IntN(20),
+		Size: w.random.IntN(2) * w.random.IntN(200), Kept: true,
 		KeysOnly: w.random.IntN(4) == 0,
 	}
 	if w.random.IntN(2) == 0 {
@@ -199,7 +201,8 @@ func (w *walk) compareKept(k sqlstore.Key) {
 
 func (w *walk) compareList() {
 	k := w.key()
-	q := sqlstore.Query{Range: sqlstore.Range{Group: k.Group, Resource: k.Resource, Owner: k.Owner}, KeysOnly: w.random.IntN(4) == 0}
+	q := sqlstore.Query{Range: sqlstore.Range{Group: k.Group, Resource: k.Resource, Owner: k.Owner},
+		KeysOnly: w.random.IntN(4) == 0}
 	if w.random.IntN(2) == 0 {
 		q.Namespace = k.Namespace
 	}
@@ -221,7 +224,8 @@ func (w *walk) compareList() {
 	want, wantListed, wantErr := collect(w.driver.Context(), w.model.Driver, q)
 	diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
 	if diff != "" || gotListed != wantListed || !sameError(gotErr, wantErr) {
-		w.driver.Fatalf("list %+v after %+v: %+v, %v; model %+v, %v\n%s", q, q.After, gotListed, gotErr, wantListed, wantErr, diff)
+		w.driver.Fatalf("list %+v after %+v: %+v, %v; model %+v, %v\n%s", q, q.After, gotListed, gotErr, wantListed, wantErr,
+			diff)
 	}
 }
 
@@ -230,7 +234,8 @@ func (w *walk) compareHistories(of sqlstore.Resource) {
 	gotCount, gotOldest, err := w.driver.CountChanges(w.driver.Context(), of, upTo, limit)
 	wantCount, wantOldest, _ := w.model.CountChanges(w.driver.Context(), of, upTo, limit)
 	if err != nil || gotCount != wantCount || gotOldest != wantOldest {
-		w.driver.Fatalf("%d of the changes of %v, from %d, %v; model %d from %d", gotCount, of, gotOldest, err, wantCount, wantOldest)
+		w.driver.Fatalf("%d of the changes of %v, from %d, %v; model %d from %d", gotCount, of, gotOldest, err, wantCount,
+			wantOldest)
 	}
 	got, err := w.driver.Histories(w.driver.Context())
 	want, _ := w.model.Histories(w.driver.Context())

@@ -35,7 +35,9 @@ func testChanges(f fixture) {
 	first := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Encoding: "v1", Value: []byte(`"1"`)}
 	second := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 3, Encoding: "v2", Value: []byte(`"2"`)}
 	want := []sqlstore.Change{
-		{Op: sqlstore.Update, Revision: 3, Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"}, New: second, Old: &first, OldBytes: 3},
+		{Op: sqlstore.Update, Revision: 3,
+			Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"},
+			New:    second, Old: &first, OldBytes: 3},
 		{
 			Op: sqlstore.Delete, Revision: 4, Author: sqlstore.Author{User: "carol", Verb: "delete"},
 			New: sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 4}, Old: &second, OldBytes: 3,
@@ -190,8 +192,12 @@ func testRanges(f fixture) {
 		{func(r *sqlstore.Range) { r.After = &sqlstore.Position{Namespace: "n1", Name: "b"} }, "n1/c n2/a n3/b"},
 		{func(r *sqlstore.Range) { r.After = &sqlstore.Position{Namespace: "n1"} }, "n1/a n1/b n1/c n2/a n3/b"},
 		{func(r *sqlstore.Range) { r.After = &sqlstore.Position{Namespace: "n11"} }, "n2/a n3/b"},
-		{func(r *sqlstore.Range) { r.Namespace, r.After = "n1", &sqlstore.Position{Namespace: "n1", Name: "a"} }, "n1/b n1/c"},
-		{func(r *sqlstore.Range) { r.Namespace, r.After = "n1", &sqlstore.Position{Namespace: "n0", Name: "z"} }, "n1/a n1/b n1/c"},
+		{func(r *sqlstore.Range) {
+			r.Namespace, r.After = "n1", &sqlstore.Position{Namespace: "n1", Name: "a"}
+		}, "n1/b n1/c"},
+		{func(r *sqlstore.Range) {
+			r.Namespace, r.After = "n1", &sqlstore.Position{Namespace: "n0", Name: "z"}
+		}, "n1/a n1/b n1/c"},
 		{func(r *sqlstore.Range) { r.Namespace, r.After = "n1", &sqlstore.Position{Namespace: "n2", Name: "a"} }, ""},
 		{func(r *sqlstore.Range) {
 			r.Namespace, r.Name, r.After = "n1", "b", &sqlstore.Position{Namespace: "n1", Name: "b"}
@@ -228,7 +234,9 @@ func testYieldError(f fixture) {
 	}
 	enough := errors.New("enough")
 	for range 20 {
-		_, err := f.List(f.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error { return enough })
+		_, err := f.List(f.Context(), sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
+			return enough
+		})
 		if !errors.Is(err, enough) {
 			f.Fatalf("list: %v", err)
 		}

@@ -83,7 +83,8 @@ func testCompactionOf(f fixture) {
 	upTo := last - 1
 	for n := limitOfDeletion; n == limitOfDeletion; {
 		var err error
-		if n, _, err = f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: busy.Of(), UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+		if n, _, err = f.DeleteHistory(f.Context(),
+			sqlstore.Deletion{Of: busy.Of(), UpTo: upTo, Limit: limitOfDeletion}); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -96,14 +97,17 @@ func testCompactionOf(f fixture) {
 			f.Errorf("%v is compacted up to %d, %v; want %d", of, got, err, want)
 		}
 		for _, at := range []int64{1, 2, 3, upTo - 1, upTo, last} {
-			_, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: sqlstore.Range{Resource: of.Resource}, At: at, Limit: 1, Count: true})
+			_, _, err := collect(f.Context(), f.Driver,
+				sqlstore.Query{Range: sqlstore.Range{Resource: of.Resource}, At: at, Limit: 1, Count: true})
 			_, changesErr := f.Changes(f.Context(), sqlstore.ChangesQuery{After: at, Of: &of, Limit: 5})
-			if isCompacted := at < want; errors.Is(err, sqlstore.ErrCompacted) != isCompacted || errors.Is(changesErr, sqlstore.ErrCompacted) != isCompacted {
+			if isCompacted := at < want; errors.Is(err, sqlstore.ErrCompacted) != isCompacted ||
+				errors.Is(changesErr, sqlstore.ErrCompacted) != isCompacted {
 				f.Errorf("%v at %d: list %v, changes %v", of, at, err, changesErr)
 			}
 		}
 	}
-	if _, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: upTo - 1, Limit: 5}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: upTo - 1, Limit: 5}); !errors.Is(err,
+		sqlstore.ErrCompacted) {
 		f.Errorf("changes of all resources: %v", err)
 	}
 	for at, want := range map[int64]string{1: `"1"`, 2: `"1"`, 3: `"3"`, upTo: `"3"`, last + 1: `"5"`} {
@@ -114,7 +118,8 @@ func testCompactionOf(f fixture) {
 	}
 	of := quiet.Of()
 	changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{After: 1, Of: &of, Limit: 5})
-	if err != nil || len(changes) != 2 || changes[0].Revision != 3 || string(changes[0].New.Value) != `"3"` || string(changes[0].Old.Value) != `"1"` || changes[1].Revision != last+1 {
+	if err != nil || len(changes) != 2 || changes[0].Revision != 3 || string(changes[0].New.Value) != `"3"` ||
+		string(changes[0].Old.Value) != `"1"` || changes[1].Revision != last+1 {
 		f.Errorf("changes: %+v, %v", changes, err)
 	}
 	// Of a resource that is new the store knows nothing about an epoch before.
@@ -133,7 +138,8 @@ func testCompactOlder(f fixture) {
 	f.revision(create(key("n", "after"), "3"))
 	store := sqlstore.New(f.Driver, sqlstore.Options{})
 	for range 2 { // the second time nothing is left
-		compacted, err := store.CompactOlder(f.Context(), sqlstore.Compaction{Of: sqlstore.GroupResource{Resource: "configmaps"}})
+		compacted, err := store.CompactOlder(f.Context(),
+			sqlstore.Compaction{Of: sqlstore.GroupResource{Resource: "configmaps"}})
 		if err != nil || compacted.Revision != last {
 			f.Errorf("compacted up to %+v, %v; want %d", compacted, err, last)
 		}
@@ -142,7 +148,8 @@ func testCompactOlder(f fixture) {
 		}
 	}
 	of := quiet.Of()
-	if changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{Of: &of, Kept: true, Limit: 10}); err != nil || len(changes) > 0 {
+	if changes, err := f.Changes(f.Context(), sqlstore.ChangesQuery{Of: &of, Kept: true, Limit: 10}); err != nil ||
+		len(changes) > 0 {
 		f.Errorf("changes that are left: %v, %v", changes, err)
 	}
 }
@@ -229,13 +236,17 @@ func Retention(t *testing.T, driver sqlstore.Driver, history func() []string) {
 	}
 	// The API reads what is left of each resource.
 	deployments, pods := deployment.Of(), pod.Of()
-	if changes, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 3, Of: &deployments, Limit: 10}); err != nil || len(changes) != 4 {
+	if changes, err := driver.Changes(t.Context(),
+		sqlstore.ChangesQuery{After: 3, Of: &deployments, Limit: 10}); err != nil || len(changes) != 4 {
 		t.Errorf("changes that are kept: %v, %v", changes, err)
 	}
-	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 3, Of: &pods, Limit: 10}); !errors.Is(err, sqlstore.ErrCompacted) {
+	if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: 3, Of: &pods, Limit: 10}); !errors.Is(err,
+		sqlstore.ErrCompacted) {
 		t.Errorf("changes after a compacted revision: %v", err)
 	}
-	if records, _, err := collect(t.Context(), driver, sqlstore.Query{Range: sqlstore.Range{Group: "apps", Resource: "deployments"}, At: 4}); err != nil || len(records) != 1 {
+	if records, _, err := collect(t.Context(), driver,
+		sqlstore.Query{Range: sqlstore.Range{Group: "apps", Resource: "deployments"}, At: 4}); err != nil ||
+		len(records) != 1 {
 		t.Errorf("list at a revision that is kept: %v, %v", records, err)
 	}
 	if changes := f.changes(8); len(changes) != 1 || changes[0].Old == nil {
@@ -289,14 +300,18 @@ func testRetentionByCount(f fixture) {
 		return histories[i].First
 	}
 	options := sqlstore.Options{
-		RetentionChanges: 3, RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Resource: "deployments"}, Age: -1}},
+		RetentionChanges: 3,
+		RetentionFor: []sqlstore.ResourceRetention{{GroupResource: sqlstore.GroupResource{Resource: "deployments"},
+			Age: -1}},
 	}
 	retain(f, f.Driver, options, func() bool { return first(busy.Of()) == revision-2 })
-	if records, _, err := collect(f.Context(), f.Driver, sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}, At: 1}); err != nil || len(records) != 1 {
+	if records, _, err := collect(f.Context(), f.Driver,
+		sqlstore.Query{Range: sqlstore.Range{Resource: "configmaps"}, At: 1}); err != nil || len(records) != 1 {
 		f.Errorf("the quiet resource at revision 1: %v, %v", records, err)
 	}
 	if first(quiet.Of()) != 1 || first(kept.Of()) != 2 {
-		f.Errorf("the history of the quiet resource begins at %d, of the kept one at %d; want 1 and 2", first(quiet.Of()), first(kept.Of()))
+		f.Errorf("the history of the quiet resource begins at %d, of the kept one at %d; want 1 and 2", first(quiet.Of()),
+			first(kept.Of()))
 	}
 	if state := f.state(); state.Compacted != revision-3 {
 		f.Errorf("compacted up to %d, want %d", state.Compacted, revision-3)
@@ -348,7 +363,8 @@ func testClockAhead(t *testing.T, create func(*testing.T) Database) {
 				return left() == 0
 			})
 			if test.keep > 0 {
-				if _, err := sqlstore.New(clock, sqlstore.Options{}).CompactOlder(t.Context(), sqlstore.Compaction{Keep: test.keep}); err != nil {
+				if _, err := sqlstore.New(clock, sqlstore.Options{}).CompactOlder(t.Context(),
+					sqlstore.Compaction{Keep: test.keep}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -369,7 +385,8 @@ func testRevisionAt(f fixture) {
 		}
 		var moments []time.Time
 		for i := range changes {
-			moments = append(moments, changes[i].Time.Add(-time.Microsecond), changes[i].Time, changes[i].Time.Add(time.Microsecond))
+			moments = append(moments, changes[i].Time.Add(-time.Microsecond), changes[i].Time,
+				changes[i].Time.Add(time.Microsecond))
 		}
 		for _, moment := range append(moments, time.Time{}, time.Now().Add(anHour)) {
 			want := int64(0)
@@ -397,7 +414,8 @@ func testRevisionAt(f fixture) {
 		}
 	}
 	compare()
-	if n, _, err := f.DeleteHistory(f.Context(), sqlstore.Deletion{Of: between.Of(), UpTo: last - 1, Limit: 1000}); n != 24 || err != nil {
+	if n, _, err := f.DeleteHistory(f.Context(),
+		sqlstore.Deletion{Of: between.Of(), UpTo: last - 1, Limit: 1000}); n != 24 || err != nil {
 		f.Fatalf("deleted %d changes, %v", n, err)
 	}
 	compare()

@@ -38,7 +38,8 @@ func ServeS3(t testing.TB, service http.Handler) (*httptest.Server, []string) {
 	server := httptest.NewTLSServer(service)
 	t.Cleanup(server.Close)
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return server, []string{

@@ -94,10 +94,13 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	rows.Retained = make(map[sqlstore.Resource]sqlstore.Retained)
 	for of := range model.compacted {
 		if random.IntN(3) == 0 && rows.Compacted > 0 {
-			rows.Retained[of] = sqlstore.Retained{Compacted: random.Int64N(rows.Compacted), RetainedFor: time.Duration(random.IntN(3)-1) * time.Second}
+			rows.Retained[of] = sqlstore.Retained{Compacted: random.Int64N(rows.Compacted),
+				RetainedFor: time.Duration(random.IntN(3)-1) * time.Second}
 		}
 	}
-	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool { return c.Revision <= rows.RetainedOf(c.Of()).Compacted })
+	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool {
+		return c.Revision <= rows.RetainedOf(c.Of()).Compacted
+	})
 	return rows
 }
 
@@ -135,10 +138,12 @@ func (m *Model) rows() Rows {
 	}}
 	for _, c := range m.changes {
 		row := &sqlstore.ChangeRow{
-			Key: c.New.Key, Op: c.Op, Revision: c.Revision, Time: c.Time, Author: c.Author, UID: c.New.UID, Created: c.New.Created,
+			Key: c.New.Key, Op: c.Op, Revision: c.Revision, Time: c.Time, Author: c.Author, UID: c.New.UID,
+			Created: c.New.Created,
 		}
 		if c.Old != nil {
-			row.UID, row.Replaces, row.Encoding, row.Expires, row.Value = c.Old.UID, c.Old.Revision, c.Old.Encoding, c.Old.Expires, c.Old.Value
+			row.UID, row.Replaces, row.Encoding, row.Expires, row.Value = c.Old.UID, c.Old.Revision, c.Old.Encoding,
+				c.Old.Expires, c.Old.Value
 		}
 		rows.Changes = append(rows.Changes, row)
 	}
@@ -264,7 +269,8 @@ func testConsistent(t *testing.T, create func(*testing.T) Database) {
 		if err != nil || got.UID != later.UID || string(got.Value) != string(later.Value) || revision != s.Revision {
 			t.Errorf("the snapshot of revision %d has %+v, at %d, %v", s.Revision, got, revision, err)
 		}
-		if _, revision, err := s.Get(t.Context(), key("n", "none")); !errors.Is(err, sqlstore.ErrNotFound) || revision != s.Revision {
+		if _, revision, err := s.Get(t.Context(), key("n", "none")); !errors.Is(err, sqlstore.ErrNotFound) ||
+			revision != s.Revision {
 			t.Errorf("an object that is not there: revision %d, %v", revision, err)
 		}
 		return nil

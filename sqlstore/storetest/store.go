@@ -272,7 +272,8 @@ func testStoreClock(f fixture) {
 func testStoreClockOfEach(f fixture) {
 	clock := &shifted{Driver: f.Driver}
 	f.Driver = clock
-	_, stop := start(f, sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond, ExpireInterval: time.Millisecond})
+	_, stop := start(f,
+		sqlstore.Options{Retention: anHour, CompactInterval: time.Millisecond, ExpireInterval: time.Millisecond})
 	defer stop()
 	clock.set(0)
 	awaitReads := func() { Eventually(f, "reads of the clock", func() bool { return clock.count() > 20 }) }

@@ -77,7 +77,8 @@ func testLifecycle(f fixture) {
 		f.Fatalf("create: %+v", o)
 	}
 	got, snapshot, err := f.Get(f.Context(), k)
-	want := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Encoding: "v1", Expires: expires, Value: []byte(`"one"`)}
+	want := sqlstore.Record{Key: k, UID: "uid-a", Created: 1, Revision: 1, Encoding: "v1", Expires: expires,
+		Value: []byte(`"one"`)}
 	if err != nil || snapshot != 1 {
 		f.Fatalf("get: snapshot %d, %v", snapshot, err)
 	}
@@ -264,7 +265,8 @@ func testRequiresNone(f fixture) {
 // oddNames are names that SQL, glob patterns, collations and encodings may treat specially.
 var oddNames = []string{
 	"a", "A", "aa", "a-b", "a.b", "a b", "a:b", "a/b", "a%b", "a_b", `a\b`, `a'b`, `a"b`, "a;b", "a--b", "a$1", "a?1",
-	"a*", "[a]", "{a}", "NULL", "null", "0", "00", "1e3", "-1", "'; DROP TABLE objects; --", " a", "a ", "\t", "\n", "\x01", "\x7f",
+	"a*", "[a]", "{a}", "NULL", "null", "0", "00", "1e3", "-1", "'; DROP TABLE objects; --", " a", "a ", "\t", "\n",
+	"\x01", "\x7f",
 	"ä", "a\u0308", "é", "ß", "ss", "Straße", "ж", "中文", "🐄", "\u00ff", "\u0100", "\ufffd", "\U0010ffff", "İ", "ı", "ﬀ",
 	strings.Repeat("x", 253), strings.Repeat("ü", 126),
 }
@@ -274,10 +276,12 @@ func testOddKeys(f fixture) {
 	for _, name := range oddNames {
 		k := sqlstore.Key{Group: name, Resource: name, Namespace: name, Name: name}
 		at := f.revision(create(k, name))
-		if got, _, err := f.Get(f.Context(), k); err != nil || got.Key != k || got.Revision != at || string(got.Value) != string(quoted(name)) {
+		if got, _, err := f.Get(f.Context(), k); err != nil || got.Key != k || got.Revision != at ||
+			string(got.Value) != string(quoted(name)) {
 			f.Errorf("get %q: %+v, %v", name, got, err)
 		}
-		if records, _ := f.list(sqlstore.Query{Range: sqlstore.Range{Group: name, Resource: name}}); len(records) != 1 || records[0].Key != k {
+		if records, _ := f.list(sqlstore.Query{Range: sqlstore.Range{Group: name, Resource: name}}); len(records) != 1 ||
+			records[0].Key != k {
 			f.Errorf("list %q: %+v", name, records)
 		}
 		f.revision(create(key(name, "same"), name))
@@ -354,7 +358,8 @@ func testOwners(f fixture) {
 	for _, c := range f.changes(0) {
 		owners = append(owners, c.New.Owner)
 	}
-	if want := []sqlstore.Owner{sqlstore.BuiltIn, sqlstore.Custom, sqlstore.Custom, sqlstore.BuiltIn}; !slices.Equal(owners, want) {
+	if want := []sqlstore.Owner{sqlstore.BuiltIn, sqlstore.Custom, sqlstore.Custom,
+		sqlstore.BuiltIn}; !slices.Equal(owners, want) {
 		f.Errorf("owners in history: %v, want %v", owners, want)
 	}
 }
@@ -379,7 +384,8 @@ func testLongKeys(f fixture) {
 	f.revision(update(k, c.Revision, "w"))
 	for _, n := range []int{left + 1, len(letters)} {
 		k.Name = string(letters[:n])
-		if _, err := store.Commit(f.Context(), create(k, "v")); !errors.Is(err, sqlstore.ErrKeyTooLong) || !errors.Is(err, sqlstore.ErrInvalid) {
+		if _, err := store.Commit(f.Context(), create(k, "v")); !errors.Is(err, sqlstore.ErrKeyTooLong) ||
+			!errors.Is(err, sqlstore.ErrInvalid) {
 			f.Errorf("key of %d bytes: %v", k.Len(), err)
 		}
 		if _, _, err := f.Get(f.Context(), k); !errors.Is(err, sqlstore.ErrNotFound) {
@@ -573,7 +579,8 @@ func Compact(t testing.TB, driver sqlstore.Driver, upTo int64) (deleted int64) {
 	}
 	for _, h := range histories {
 		for n := limitOfDeletion; n == limitOfDeletion; deleted += int64(n) {
-			if n, _, err = driver.DeleteHistory(t.Context(), sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+			if n, _, err = driver.DeleteHistory(t.Context(),
+				sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
 				t.Fatalf("delete history: %v", err)
 			}
 		}
@@ -627,7 +634,8 @@ func sameError(a, b error) bool {
 		return *x == *y
 	}
 	for _, sentinel := range []error{
-		sqlstore.ErrExists, sqlstore.ErrNotFound, sqlstore.ErrConflict, sqlstore.ErrRequired, sqlstore.ErrInUse, sqlstore.ErrCompacted,
+		sqlstore.ErrExists, sqlstore.ErrNotFound, sqlstore.ErrConflict, sqlstore.ErrRequired, sqlstore.ErrInUse,
+		sqlstore.ErrCompacted,
 		sqlstore.ErrFuture, sqlstore.ErrInvalid, sqlstore.ErrUnavailable, sqlstore.ErrUnknown, sqlstore.ErrClosed,
 	} {
 		if errors.Is(a, sentinel) != errors.Is(b, sentinel) {

@@ -95,7 +95,8 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, generic.ConfigFile != ""), serializeQuota(cfg.Informers)}, generic.Decorators...)
+	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate,
+		generic.ConfigFile != ""), serializeQuota(cfg.Informers)}, generic.Decorators...)
 	chain, err := generic.Plugins.NewFromPlugins(cfg.Options.EnabledPluginNames(), settings, initializers, decorators)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
@@ -112,7 +113,9 @@ func (a *Admission) Run(ctx context.Context) error {
 
 // initializers returns the plugin initializers in upstream's order, and the REST
 // mapper that they hand to the plugins.
-func (cfg *Config) initializers(ctx context.Context) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
+func (cfg *Config) initializers(
+	ctx context.Context,
+) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
 	pods := podLister{cfg.Reader.Pods.Lister(metav1.NamespaceAll), cfg.Reader.Pods}
 	factory := storage.WithPods(cfg.Informers, storage.Informer[corev1listers.PodLister]{Of: pods})
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
@@ -192,7 +195,8 @@ func (o *Options) CheckConfiguration() error {
 }
 
 func (o *Options) readConfiguration() (admission.ConfigProvider, error) {
-	return admission.ReadAdmissionConfiguration(o.EnabledPluginNames(), o.GenericAdmission.ConfigFile, configurationScheme())
+	return admission.ReadAdmissionConfiguration(o.EnabledPluginNames(), o.GenericAdmission.ConfigFile,
+		configurationScheme())
 }
 
 // EnabledPluginNames returns the plugins that are on, in the order of the chain. The
@@ -201,11 +205,14 @@ func (o *Options) EnabledPluginNames() []string {
 	generic := o.GenericAdmission
 	chosen := sets.New(o.PluginNames...)
 	if chosen.Len() == 0 {
-		chosen = sets.New(generic.RecommendedPluginOrder...).Difference(generic.DefaultOffPlugins).Insert(generic.EnablePlugins...)
+		chosen = sets.New(generic.RecommendedPluginOrder...).Difference(generic.DefaultOffPlugins).Insert(
+			generic.EnablePlugins...)
 	}
 	if o.NodeAuthorizer {
 		chosen.Insert(noderestriction.PluginName)
 	}
 	chosen.Delete(generic.DisablePlugins...)
-	return slices.DeleteFunc(slices.Clone(generic.RecommendedPluginOrder), func(name string) bool { return !chosen.Has(name) })
+	return slices.DeleteFunc(slices.Clone(generic.RecommendedPluginOrder), func(name string) bool {
+		return !chosen.Has(name)
+	})
 }

@@ -101,8 +101,9 @@ func newPod() *core.Pod {
 }
 
 var (
-	namespace = &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: v1.NamespaceStatus{Phase: v1.NamespaceActive}}
-	account   = &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "default"}}
+	namespace = &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: v1.NamespaceStatus{Phase: v1.NamespaceActive}}
+	account = &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "default"}}
 )
 
 func interfaces() admission.ObjectInterfaces {
@@ -128,7 +129,8 @@ func TestChain_AdmitsAPodByDefault(t *testing.T) {
 	if err := a.Plugins.(admission.MutationInterface).Admit(context.Background(), attributes, interfaces()); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Plugins.(admission.ValidationInterface).Validate(context.Background(), attributes, interfaces()); err != nil {
+	if err := a.Plugins.(admission.ValidationInterface).Validate(context.Background(), attributes,
+		interfaces()); err != nil {
 		t.Fatal(err)
 	}
 	if pod.Spec.ServiceAccountName != "default" {
@@ -237,11 +239,14 @@ func parse(t *testing.T, args ...string) *Options {
 }
 
 func TestOptions_EnableAndDisablePlugins(t *testing.T) {
-	got := parse(t, "--enable-admission-plugins=AlwaysPullImages", "--disable-admission-plugins=ResourceQuota").EnabledPluginNames()
-	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") || len(got) != len(NewOptions().EnabledPluginNames()) {
+	got := parse(t, "--enable-admission-plugins=AlwaysPullImages",
+		"--disable-admission-plugins=ResourceQuota").EnabledPluginNames()
+	if !slices.Contains(got, "AlwaysPullImages") || slices.Contains(got, "ResourceQuota") ||
+		len(got) != len(NewOptions().EnabledPluginNames()) {
 		t.Errorf("got %v", got)
 	}
-	if got := parse(t, "--admission-control=ResourceQuota,LimitRanger").EnabledPluginNames(); !slices.Equal(got, []string{"LimitRanger", "ResourceQuota"}) {
+	if got := parse(t, "--admission-control=ResourceQuota,LimitRanger").EnabledPluginNames(); !slices.Equal(got,
+		[]string{"LimitRanger", "ResourceQuota"}) {
 		t.Errorf("got %v", got)
 	}
 }
@@ -307,23 +312,28 @@ func TestWebhooks_AreCalled(t *testing.T) {
 	}
 	rules := []registrationv1.RuleWithOperations{{
 		Operations: []registrationv1.OperationType{registrationv1.Create},
-		Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}, Scope: ptr.To(registrationv1.AllScopes)},
+		Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
+			Scope: ptr.To(registrationv1.AllScopes)},
 	}}
 	mutating := &registrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "m"},
 		Webhooks: []registrationv1.MutatingWebhook{{
 			Name: "m.example.com", ClientConfig: at("/mutate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
-			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30), AdmissionReviewVersions: []string{"v1"},
-			ReinvocationPolicy: ptr.To(registrationv1.NeverReinvocationPolicy),
+			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{},
+			ObjectSelector: &metav1.LabelSelector{},
+			SideEffects:    ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30),
+			AdmissionReviewVersions: []string{"v1"},
+			ReinvocationPolicy:      ptr.To(registrationv1.NeverReinvocationPolicy),
 		}},
 	}
 	validating := &registrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "v"},
 		Webhooks: []registrationv1.ValidatingWebhook{{
 			Name: "v.example.com", ClientConfig: at("/validate"), Rules: rules, FailurePolicy: ptr.To(registrationv1.Fail),
-			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-			SideEffects: ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30), AdmissionReviewVersions: []string{"v1"},
+			MatchPolicy: ptr.To(registrationv1.Equivalent), NamespaceSelector: &metav1.LabelSelector{},
+			ObjectSelector: &metav1.LabelSelector{},
+			SideEffects:    ptr.To(registrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30),
+			AdmissionReviewVersions: []string{"v1"},
 		}},
 	}
 	a, err := start(t, NewOptions(), namespace, account, mutating, validating)
@@ -363,13 +373,15 @@ func TestWebhooks_CallAServiceOfThisServer(t *testing.T) {
 	answer, called := reviewer(t), false
 	transport.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		called = true
-		if who, ok, err := process.LoopbackAuthenticator().AuthenticateRequest(r); err != nil || !ok || who.User.GetName() != process.LoopbackUserName {
+		if who, ok, err := process.LoopbackAuthenticator().AuthenticateRequest(r); err != nil || !ok ||
+			who.User.GetName() != process.LoopbackUserName {
 			t.Errorf("the webhook is called by %v (%v)", who, err)
 		}
 		answer(w, r)
 	}))
 	t.Cleanup(func() { transport.Close(); transport.Wait() })
-	wrapper := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, process.SelfConfig(transport), tracing.NewNoopTracerProvider())
+	wrapper := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, process.SelfConfig(transport),
+		tracing.NewNoopTracerProvider())
 	manager, err := webhook.NewClientManager(
 		[]schema.GroupVersion{admissionv1.SchemeGroupVersion}, admissionv1.AddToScheme)
 	if err != nil {

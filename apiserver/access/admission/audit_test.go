@@ -123,7 +123,9 @@ func TestLog_WritesEvents(t *testing.T) {
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "new", "audit.log")
-			record(t, options(t, append(flags, "--audit-policy-file="+write(t, "policy.yaml", rules), "--audit-log-path="+file)...), asked...)
+			record(t,
+				options(t, append(flags, "--audit-policy-file="+write(t, "policy.yaml", rules), "--audit-log-path="+file)...),
+				asked...)
 
 			log, err := os.Open(file)
 			if err != nil {
@@ -173,7 +175,8 @@ contexts: [{name: c, context: {cluster: c}}]
 current-context: c
 `, webhook.URL))
 	// The webhook's batch would wait for 30 s: the end of the run flushes it.
-	record(t, options(t, "--audit-policy-file="+write(t, "policy.yaml", rules), "--audit-webhook-config-file="+config), asked...)
+	record(t, options(t, "--audit-policy-file="+write(t, "policy.yaml", rules), "--audit-webhook-config-file="+config),
+		asked...)
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(got)
@@ -206,7 +209,8 @@ func TestAudit_RefusesWrongSettings(t *testing.T) {
 	}{
 		{"no policy", "audit: loading audit policy file", []string{"--audit-policy-file=/nonexistent"}},
 		{"no directory", "--audit-log-path", []string{"--audit-policy-file=" + file, "--audit-log-path=" + file + "/log"}},
-		{"no webhook", "audit: initializing audit webhook", []string{"--audit-policy-file=" + file, "--audit-webhook-config-file=/nonexistent"}},
+		{"no webhook", "audit: initializing audit webhook",
+			[]string{"--audit-policy-file=" + file, "--audit-webhook-config-file=/nonexistent"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := NewAudit(options(t, test.flags...), nil); err == nil || !strings.HasPrefix(err.Error(), test.want) {
@@ -224,7 +228,8 @@ func TestAuditOptions_Validate(t *testing.T) {
 		{"--audit-log-version=v1", `invalid group version, allowed versions are ["audit.k8s.io/v1"]`},
 		{"--audit-log-maxage=-1", "--audit-log-maxage -1 can't be a negative number"},
 		{"--audit-log-truncate-max-event-size=0", "invalid audit truncate log max event size 0, must be a positive number"},
-		{"--audit-log-truncate-max-batch-size=1", "invalid audit truncate log max batch size 1, must be greater than max event size (102400)"},
+		{"--audit-log-truncate-max-batch-size=1",
+			"invalid audit truncate log max batch size 1, must be greater than max event size (102400)"},
 		{"--audit-webhook-batch-buffer-size=0", "invalid audit batch webhook buffer size 0, must be a positive number"},
 		{"--audit-webhook-batch-throttle-qps=0", "invalid audit batch webhook throttle QPS 0, must be a positive number"},
 	} {

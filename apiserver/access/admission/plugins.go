@@ -71,7 +71,9 @@ type configuredValidation struct {
 }
 
 // Validate implements admission.ValidationInterface.
-func (p configuredValidation) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (p configuredValidation) Validate(
+	ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces,
+) error {
 	if p.isEmpty() {
 		return nil
 	}
@@ -82,7 +84,9 @@ func (p configuredValidation) Validate(ctx context.Context, a admission.Attribut
 // to do. With hasFiles files may tell them too (ManifestBasedAdmissionControlConfig), and none is
 // decorated. The metrics of plugins count by what a plugin implements, so that a decorated one
 // implements the same.
-func idleUnlessConfigured(factory informers.SharedInformerFactory, gate featuregate.FeatureGate, hasFiles bool) admission.Decorator {
+func idleUnlessConfigured(
+	factory informers.SharedInformerFactory, gate featuregate.FeatureGate, hasFiles bool,
+) admission.Decorator {
 	registrations := factory.Admissionregistration().V1()
 	objects := map[string]func() cache.SharedIndexInformer{}
 	if !hasFiles || !gate.Enabled(features.ManifestBasedAdmissionControlConfig) {
@@ -139,8 +143,8 @@ func serializeQuota(factory informers.SharedInformerFactory) admission.Decorator
 	})
 }
 
-// Validate implements admission.ValidationInterface. A status is no request that a quota counts: the plugin itself writes
-// that of a quota while another request waits for it here.
+// Validate implements admission.ValidationInterface. A status is no request that a quota counts: the plugin itself
+// writes that of a quota while another request waits for it here.
 func (s *serialQuota) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	quotas, err := s.quotas.ResourceQuotas(a.GetNamespace()).List(labels.Everything())
 	if err != nil || len(quotas) < 2 || a.GetSubresource() == "status" {
@@ -154,7 +158,8 @@ func (s *serialQuota) Validate(ctx context.Context, a admission.Attributes, o ad
 		defer func() { <-busy }()
 		return s.ValidationInterface.Validate(ctx, a, o)
 	case <-ctx.Done():
-		return apierrors.NewTimeoutError("the request has waited for others that the resource quotas of its namespace count", 1)
+		return apierrors.NewTimeoutError("the request has waited for others that the resource quotas of its namespace count",
+			1)
 	}
 }
 

@@ -125,7 +125,8 @@ func TestConfiguration_DecidesWhetherAPluginIsCalled(t *testing.T) {
 
 // resourceOf returns the resource of an object that configurations returns.
 func resourceOf(object runtime.Object) schema.GroupVersionResource {
-	resource, _ := meta.UnsafeGuessKindToResource(registrationv1.SchemeGroupVersion.WithKind(reflect.TypeOf(object).Elem().Name()))
+	resource, _ := meta.UnsafeGuessKindToResource(
+		registrationv1.SchemeGroupVersion.WithKind(reflect.TypeOf(object).Elem().Name()))
 	return resource
 }
 
@@ -134,7 +135,8 @@ func resourceOf(object runtime.Object) schema.GroupVersionResource {
 func TestConfiguration_LeavesOthersAlone(t *testing.T) {
 	_, cfg := newConfig(t)
 	upstream := new(validation)
-	if got := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false).Decorate(upstream, resourcequota.PluginName); got != admission.Interface(upstream) {
+	if got := idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, false).Decorate(upstream,
+		resourcequota.PluginName); got != admission.Interface(upstream) {
 		t.Errorf("got %T", got)
 	}
 }
@@ -264,7 +266,8 @@ func TestQuota_RefusedRequestIsNotAdmittedByAnotherQuota(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				if err := refusedAmongOthers(t, test.serial); (err == nil) != test.admits || err != nil && !strings.Contains(err.Error(), "exceeded quota: maps") {
+				if err := refusedAmongOthers(t, test.serial); (err == nil) != test.admits || err != nil &&
+					!strings.Contains(err.Error(), "exceeded quota: maps") {
 					t.Errorf("the ConfigMap beyond the quota: %v", err)
 				}
 			})
@@ -278,8 +281,9 @@ func refusedAmongOthers(t *testing.T, serial bool) error {
 	quota := func(name string, of corev1.ResourceName, hard, used string) *corev1.ResourceQuota {
 		limits := corev1.ResourceList{of: resource.MustParse(hard)}
 		return &corev1.ResourceQuota{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", ResourceVersion: "1"}, Spec: corev1.ResourceQuotaSpec{Hard: limits},
-			Status: corev1.ResourceQuotaStatus{Hard: limits, Used: corev1.ResourceList{of: resource.MustParse(used)}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", ResourceVersion: "1"},
+			Spec:       corev1.ResourceQuotaSpec{Hard: limits},
+			Status:     corev1.ResourceQuotaStatus{Hard: limits, Used: corev1.ResourceList{of: resource.MustParse(used)}},
 		}
 	}
 	client := fake.NewClientset(quota("maps", "configmaps", "1", "1"), quota("secrets", "secrets", "9", "0"))

@@ -104,7 +104,8 @@ func (a *Auth) Ready() error {
 	return a.nodeAuthorizer.ready()
 }
 
-// Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have ended.
+// Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have
+// ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}

@@ -52,14 +52,17 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 	var info genericapiserver.AuthenticationInfo
-	sources := storage.WithSecrets(cfg.Informers, storage.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
+	sources := storage.WithSecrets(cfg.Informers,
+		storage.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
 	err = flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, sources, cfg.ServerID)
 	if err != nil {
 		return err
 	}
-	a.Authenticator, a.APIAudiences, a.RequestHeader = info.Authenticator, a.TokenIssuer.Audiences, info.RequestHeaderConfig
+	a.Authenticator, a.APIAudiences, a.RequestHeader = info.Authenticator, a.TokenIssuer.Audiences,
+		info.RequestHeaderConfig
 	if a.ClientCA != nil {
-		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders), a.Authenticator)
+		a.Authenticator = union.New(newCachedX509Authenticator(a.ClientCA.VerifyOptions, o.RequestHeader.UsernameHeaders),
+			a.Authenticator)
 	}
 	return nil
 }
@@ -227,7 +230,8 @@ func (c *cachedX509Authenticator) AuthenticateRequest(r *http.Request) (*authent
 }
 
 func (v *verifiedChain) isValid(presented []*x509.Certificate, roots *x509.CertPool, now time.Time) bool {
-	return v.roots == roots && now.Before(v.notAfter) && slices.EqualFunc(v.presented, presented, (*x509.Certificate).Equal)
+	return v.roots == roots && now.Before(v.notAfter) &&
+		slices.EqualFunc(v.presented, presented, (*x509.Certificate).Equal)
 }
 
 func (c *cachedX509Authenticator) hash(certificates []*x509.Certificate) uint64 {
@@ -258,7 +262,9 @@ func (c *cachedX509Authenticator) verify(presented []*x509.Certificate, options 
 	named := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		for _, chain := range chains {
 			if response, ok, err := x509request.CommonNameUserConversion(chain); err == nil && ok {
-				v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
+				v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int {
+					return a.NotAfter.Compare(b.NotAfter)
+				}).NotAfter
 				return response, true, nil
 			}
 		}
@@ -354,7 +360,9 @@ type serviceAccountTokenGetter struct {
 	reader *storage.LookupReader
 }
 
-func getCachedOrLive[T any](ctx context.Context, resource storage.LookupResource[T], namespace, name string) (*T, error) {
+func getCachedOrLive[T any](
+	ctx context.Context, resource storage.LookupResource[T], namespace, name string,
+) (*T, error) {
 	object, err := resource.GetCached(ctx, namespace, name)
 	if apierrors.IsNotFound(err) {
 		return resource.Get(ctx, namespace, name)
@@ -362,7 +370,9 @@ func getCachedOrLive[T any](ctx context.Context, resource storage.LookupResource
 	return object, err
 }
 
-func (g serviceAccountTokenGetter) GetServiceAccount(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
+func (g serviceAccountTokenGetter) GetServiceAccount(
+	ctx context.Context, namespace, name string,
+) (*v1.ServiceAccount, error) {
 	return getCachedOrLive(ctx, g.reader.ServiceAccounts, namespace, name)
 }
 
@@ -378,10 +388,14 @@ func (g serviceAccountTokenGetter) GetNode(ctx context.Context, name string) (*v
 	return getCachedOrLive(ctx, g.reader.Nodes, metav1.NamespaceNone, name)
 }
 
-func (g serviceAccountTokenGetter) GetValidatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+func (g serviceAccountTokenGetter) GetValidatingWebhookConfiguration(
+	ctx context.Context, name string,
+) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	return getCachedOrLive(ctx, g.reader.ValidatingWebhooks, metav1.NamespaceNone, name)
 }
 
-func (g serviceAccountTokenGetter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+func (g serviceAccountTokenGetter) GetMutatingWebhookConfiguration(
+	ctx context.Context, name string,
+) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
 	return getCachedOrLive(ctx, g.reader.MutatingWebhooks, metav1.NamespaceNone, name)
 }

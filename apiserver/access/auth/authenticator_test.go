@@ -40,7 +40,8 @@ func TestAuthenticator_ClientCertificates(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	file := write(t, "ca.crt", ca.pem())
-	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)))
+	server := serve(t,
+		newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+file)))
 	alice, mallory := ca.client(t, "alice", "dev", "ops"), other.client(t, "mallory")
 
 	check(t, ask(t, server, alice), "alice", "dev", "ops")
@@ -94,7 +95,8 @@ func TestAuthenticator_AnonymousOff(t *testing.T) {
 func TestAuthenticator_TokenFile(t *testing.T) {
 	t.Parallel()
 	file := write(t, "tokens.csv", []byte("secret,bob,42,\"g1,g2\"\n"))
-	server := serve(t, newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--token-auth-file="+file)))
+	server := serve(t,
+		newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--token-auth-file="+file)))
 	check(t, ask(t, server, nil, bearer("secret")...), "bob", "g1", "g2")
 	refused(t, ask(t, server, nil, bearer("guess")...))
 }
@@ -134,11 +136,13 @@ func TestAuthenticator_FrontProxyHeadersWinWithASharedCA(t *testing.T) {
 func TestAuthenticator_ServiceAccountTokens(t *testing.T) {
 	t.Parallel()
 	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "sa", UID: "sa-uid"}}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"}, Spec: v1.PodSpec{ServiceAccountName: "sa"}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "pod-uid"},
+		Spec: v1.PodSpec{ServiceAccountName: "sa"}}
 	stores := apitest.NewStores(t)
 	stores.Create(t, v1.Resource("serviceaccounts"), account)
 	stores.Create(t, v1.Resource("pods"), pod)
-	a := newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
+	a := newAuthReading(t, stores.Reader, fake.NewClientset(), nil,
+		options(t, "--authorization-mode=AlwaysDeny", "--api-audiences=here", "--service-account-issuer=https://issuer"))
 	server := serve(t, a)
 
 	issue := func(account, bound types.UID, validity int64, audience string) string {
@@ -196,7 +200,8 @@ func TestServiceAccountIssuer_WarnsOfExtendedTokens(t *testing.T) {
 
 func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
 	t.Parallel()
-	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
+	a := newAuth(t, fake.NewClientset(), nil,
+		options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=https://issuer"))
 	documents, err := a.TokenIssuer.OpenIDMetadataHandlers()
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +222,8 @@ func TestServiceAccountIssuer_ServesDiscoveryDocuments(t *testing.T) {
 		}
 	}
 
-	a = newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=plain"))
+	a = newAuth(t, fake.NewClientset(), nil,
+		options(t, "--authorization-mode=AlwaysDeny", "--service-account-issuer=plain"))
 	if _, err := a.TokenIssuer.OpenIDMetadataHandlers(); err == nil {
 		t.Error("an issuer that is no URL has discovery documents")
 	}
@@ -229,17 +235,21 @@ func TestAuthenticator_BootstrapToken(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
 		Type:       "bootstrap.kubernetes.io/token",
 		Data: map[string][]byte{
-			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
+			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"),
+			"usage-bootstrap-authentication": []byte("true"),
 		},
 	}
 	stores := apitest.NewStores(t)
 	stores.Create(t, v1.Resource("secrets"), secret)
-	server := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
+	server := serve(t,
+		newAuthReading(t, stores.Reader, fake.NewClientset(), nil,
+			options(t, "--authorization-mode=AlwaysDeny", "--enable-bootstrap-token-auth")))
 	check(t, ask(t, server, nil, bearer("abcdef.0123456789abcdef")...), "system:bootstrap:abcdef", "system:bootstrappers")
 	refused(t, ask(t, server, nil, bearer("abcdef.fedcba9876543210")...))
 	refused(t, ask(t, server, nil, bearer("uvwxyz.0123456789abcdef")...))
 
-	off := serve(t, newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny")))
+	off := serve(t,
+		newAuthReading(t, stores.Reader, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny")))
 	refused(t, ask(t, off, nil, bearer("abcdef.0123456789abcdef")...))
 }
 
@@ -275,7 +285,8 @@ current-context: c
 func TestAuthenticator_ForgetsAnExpiredCertificate(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ca")
-	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
+	a := newAuth(t, fake.NewClientset(), nil,
+		options(t, "--authorization-mode=AlwaysDeny", "--client-ca-file="+write(t, "ca.crt", ca.pem())))
 	c := newCachedX509Authenticator(a.ClientCA.VerifyOptions, nil)
 	now := &steps{now: time.Now()}
 	c.clock = now
@@ -359,7 +370,8 @@ func TestCertificateCache_AnswersAsUpstream(t *testing.T) {
 func TestCertificateCache_ObservesTheExpiryForEachRequest(t *testing.T) {
 	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
 	verify := verifiedBy(ca)
-	both := union.New(newCachedX509Authenticator(verify, nil), x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
+	both := union.New(newCachedX509Authenticator(verify, nil),
+		x509request.NewDynamic(verify, x509request.CommonNameUserConversion))
 	for _, test := range []struct {
 		of   authority
 		isOK bool
@@ -432,7 +444,8 @@ func newIssuer(t *testing.T) *issuer {
 		})
 	}
 	answer("/.well-known/openid-configuration", func() any {
-		return map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+		return map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}}
 	})
 	answer("/keys", func() any {
 		return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}}
@@ -448,7 +461,8 @@ func (i *issuer) ca() []byte {
 
 func (i *issuer) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}},
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,9 +526,11 @@ func TestAuthenticationConfig_Reloads(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
-	a := newAuth(t, fake.NewClientset(), nil, options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file))
+	a := newAuth(t, fake.NewClientset(), nil,
+		options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file))
 	server := serve(t, a)
-	blue, red := i.token(t, map[string]any{"sub": "f", "team": "blue"}), i.token(t, map[string]any{"sub": "f", "team": "red"})
+	blue, red := i.token(t, map[string]any{"sub": "f", "team": "blue"}),
+		i.token(t, map[string]any{"sub": "f", "team": "red"})
 	storetest.Eventually(t, "the issuer's keys", func() bool { return ask(t, server, nil, bearer(blue)...).Name != "" })
 	check(t, ask(t, server, nil, bearer(blue)...), "jwt:f")
 	refused(t, ask(t, server, nil, bearer(red)...))
@@ -533,7 +549,8 @@ func TestAuthenticationConfig_ExcludesFlags(t *testing.T) {
 	i := newIssuer(t)
 	file := write(t, "authn.yaml", configuration(i, "blue"))
 	o := options(t, "--authorization-mode=AlwaysDeny", "--authentication-config="+file, "--anonymous-auth=true")
-	if _, err := New(t.Context(), Config{Options: o, Client: fake.NewClientset()}); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+	if _, err := New(t.Context(), Config{Options: o, Client: fake.NewClientset()}); err == nil ||
+		!strings.Contains(err.Error(), "exclude each other") {
 		t.Errorf("--anonymous-auth beside the file's anonymous section: %v", err)
 	}
 }

@@ -98,7 +98,9 @@ type graphInformer struct {
 }
 
 // AddEventHandler implements cache.SharedInformer. Upstream's constructor calls it, once.
-func (i *graphInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (i *graphInformer) AddEventHandler(
+	handler cache.ResourceEventHandler,
+) (cache.ResourceEventHandlerRegistration, error) {
 	var err error
 	i.graph, err = i.SharedIndexInformer.AddEventHandler(handler)
 	return i.graph, err
@@ -120,13 +122,17 @@ func (i *graphInformer) HasSynced() bool { return i.graph != nil && i.graph.HasS
 const graphSyncTimeout = 10 * time.Second
 
 // Authorize implements authorizer.UnconditionalAuthorizer.
-func (n *lazyNodeAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (n *lazyNodeAuthorizer) Authorize(
+	ctx context.Context, a authorizer.Attributes,
+) (authorizer.Decision, string, error) {
 	n.awaitPods(ctx, a)
 	return n.Authorizer.Authorize(ctx, a)
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(
+	ctx context.Context, a authorizer.Attributes,
+) authorizer.ConditionsAwareDecision {
 	n.awaitPods(ctx, a)
 	return n.Authorizer.ConditionsAwareAuthorize(ctx, a)
 }
@@ -266,7 +272,8 @@ func trimPod(obj any) (any, error) {
 	}
 	for _, container := range pod.Spec.EphemeralContainers {
 		trimmed.Spec.EphemeralContainers = append(trimmed.Spec.EphemeralContainers, v1.EphemeralContainer{
-			EphemeralContainerCommon: v1.EphemeralContainerCommon{Env: keepReferences(container.Env), EnvFrom: container.EnvFrom},
+			EphemeralContainerCommon: v1.EphemeralContainerCommon{Env: keepReferences(container.Env),
+				EnvFrom: container.EnvFrom},
 		})
 	}
 	return trimmed, nil

@@ -70,7 +70,9 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 			t.Error("Pods are followed though there is no node")
 		}
 	}
-	storetest.Eventually(t, "the graph", func() bool { return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q") })
+	storetest.Eventually(t, "the graph", func() bool {
+		return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q")
+	})
 	if ask("a", "get", "secrets", "secret-q") || ask("a", "list", "secrets", "") {
 		t.Error("a node reads secrets that are none of its Pods'")
 	}
@@ -81,7 +83,9 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	if err := client.CoreV1().Pods("n").Delete(context.Background(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the graph without the deleted Pod", func() bool { return !ask("a", "get", "secrets", "secret-p") })
+	storetest.Eventually(t, "the graph without the deleted Pod", func() bool {
+		return !ask("a", "get", "secrets", "secret-p")
+	})
 }
 
 // TestNodeAuthorizer_IsReadyWithItsPods: a server that starts with nodes is not ready before the
@@ -121,11 +125,14 @@ func TestNodeAuthorizer_FollowsPodsOnceThereIsANode(t *testing.T) {
 	client := fake.NewClientset(newPod("p", "a"))
 	a := newAuth(t, client, newRules(t).RBACListers, options(t))
 	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
-	if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.Eventually(t, "Pods are listed", func() bool {
-		return slices.ContainsFunc(client.Actions(), func(action clienttesting.Action) bool { return action.Matches("list", "pods") })
+		return slices.ContainsFunc(client.Actions(), func(action clienttesting.Action) bool {
+			return action.Matches("list", "pods")
+		})
 	})
 }
 
@@ -138,7 +145,9 @@ func TestNodeAuthorizer_IsReadyWithItsGraph(t *testing.T) {
 		pods.Items = append(pods.Items, *newPod(fmt.Sprint(i), "a"))
 	}
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
-	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, pods, nil })
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, pods, nil
+	})
 	a := newAuth(t, client, newRules(t).RBACListers, options(t))
 	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
 	if !allowed(t, a.Authorizer, nodeQuestion("a", "get", "secrets", "secret-4999")) {
@@ -166,7 +175,8 @@ func listReferences(pod *v1.Pod) []string {
 		found = append(found, fmt.Sprintf("claim status %+v", status))
 	}
 	found = append(found, fmt.Sprintf("extended %+v", pod.Status.ExtendedResourceClaimStatus),
-		"account "+pod.Spec.ServiceAccountName, "node "+pod.Spec.NodeName, "mirror "+pod.Annotations[v1.MirrorPodAnnotationKey],
+		"account "+pod.Spec.ServiceAccountName, "node "+pod.Spec.NodeName,
+		"mirror "+pod.Annotations[v1.MirrorPodAnnotationKey],
 		fmt.Sprintf("ephemeral containers %d", len(pod.Spec.EphemeralContainers)))
 	slices.Sort(found)
 	return slices.Compact(found)
@@ -261,7 +271,8 @@ authorizers:
 	}
 
 	o = NewOptions()
-	o.Authorization.AuthorizationConfigurationFile = write(t, "bad.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
+	o.Authorization.AuthorizationConfigurationFile = write(t, "bad.yaml",
+		[]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: [{type: Magic, name: m}]\n"))
 	if errs := o.Authorization.Validate(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "Magic") {
 		t.Errorf("got %v", errs)
 	}

@@ -135,11 +135,14 @@ func newAuth(t testing.TB, client kubernetes.Interface, tables *RBACListers, o *
 }
 
 // newAuthReading is newAuth with a reader of the objects that credentials name.
-func newAuthReading(t testing.TB, reader *storage.LookupReader, client kubernetes.Interface, tables *RBACListers, o *Options) *Auth {
+func newAuthReading(
+	t testing.TB, reader *storage.LookupReader, client kubernetes.Interface, tables *RBACListers, o *Options,
+) *Auth {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	a, err := New(t.Context(), Config{
-		Options: o, ServerID: "test", Client: client, Reader: reader, Informers: factory, RBAC: tables, ExternalAddress: "127.0.0.1:6443",
+		Options: o, ServerID: "test", Client: client, Reader: reader, Informers: factory, RBAC: tables,
+		ExternalAddress: "127.0.0.1:6443",
 	})
 	if err != nil {
 		t.Fatal(err)

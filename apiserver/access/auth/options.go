@@ -159,12 +159,16 @@ func (o *AuthenticationOptions) Validate() []error {
 	case o.SigningEndpoint == "" && o.SigningKeyFile == "":
 		errs = append(errs, errors.New("--service-account-signing-key-file is required"))
 	case o.SigningEndpoint != "" && (o.SigningKeyFile != "" || len(o.ServiceAccounts.KeyFiles) > 0):
-		errs = append(errs, errors.New("--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
+		errs = append(errs,
+			errors.New(
+				"--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"))
 	case strings.HasPrefix(o.SigningEndpoint, "@") && !abstractSocket.MatchString(o.SigningEndpoint):
-		errs = append(errs, fmt.Errorf("--service-account-signing-endpoint %q is not the name of an abstract socket", o.SigningEndpoint))
+		errs = append(errs,
+			fmt.Errorf("--service-account-signing-endpoint %q is not the name of an abstract socket", o.SigningEndpoint))
 	}
 	if longest := accounts.MaxExpiration; longest != 0 && (longest < time.Hour || longest > (1<<32)*time.Second) {
-		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", longest))
+		errs = append(errs,
+			fmt.Errorf("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds, not %v", longest))
 	}
 	return errs
 }
@@ -195,7 +199,8 @@ func (o *AuthenticationOptions) validateOverlap() error {
 		}
 		for _, ca := range clients {
 			if slices.ContainsFunc(proxies, func(proxy *x509.Certificate) bool { return sameAuthority(ca, proxy) }) {
-				return fmt.Errorf("--requestheader-client-ca-file and %s share a certificate: --requestheader-allowed-names is required, lest every client could name its own user", client.name)
+				return fmt.Errorf(
+					"--requestheader-client-ca-file and %s share a certificate: --requestheader-allowed-names is required, lest every client could name its own user", client.name)
 			}
 		}
 	}
@@ -224,9 +229,12 @@ func newAuthorizationOptions() AuthorizationOptions {
 func (o *AuthorizationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.BuiltInAuthorizationOptions.AddFlags(fs)
 	// Upstream's usage names another default.
-	fs.Lookup("authorization-mode").Usage = "Authorizers in the order they are asked: " + strings.Join(modes.AuthorizationModeChoices, ", ") + "."
-	// byre.encodeConfigFile writes the default of a tracked flag as a comment, because a flag that is given excludes --authorization-config.
-	for _, name := range []string{"authorization-mode", "authorization-webhook-config-file", "authorization-webhook-version",
+	fs.Lookup("authorization-mode").Usage = "Authorizers in the order they are asked: " +
+		strings.Join(modes.AuthorizationModeChoices, ", ") + "."
+	// byre.encodeConfigFile writes the default of a tracked flag as a comment, because a flag that is given excludes
+	// --authorization-config.
+	for _, name := range []string{"authorization-mode", "authorization-webhook-config-file",
+		"authorization-webhook-version",
 		"authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"} {
 		track(fs, name, new(bool))
 	}
@@ -249,7 +257,10 @@ func (o *AuthorizationOptions) UsesMode(mode string) bool {
 }
 
 func usesMode(config *authorizer.Config, mode string) bool {
-	return slices.ContainsFunc(config.AuthorizationConfiguration.Authorizers, func(c apiserver.AuthorizerConfiguration) bool { return string(c.Type) == mode })
+	return slices.ContainsFunc(config.AuthorizationConfiguration.Authorizers,
+		func(c apiserver.AuthorizerConfiguration) bool {
+			return string(c.Type) == mode
+		})
 }
 
 // hasMode reports whether --authorization-mode is in effect and names mode.

@@ -24,13 +24,15 @@ func TestOptions_Validate(t *testing.T) {
 		{"defaults", nil, ""},
 		{"unknown mode", []string{"--authorization-mode=Node,Magic"},
 			`authorization-mode "Magic" is not a valid mode`},
-		{"mode twice", []string{"--authorization-mode=RBAC,RBAC"}, `authorization-mode ["RBAC" "RBAC"] has mode specified more than once`},
+		{"mode twice", []string{"--authorization-mode=RBAC,RBAC"},
+			`authorization-mode ["RBAC" "RBAC"] has mode specified more than once`},
 		{"no mode", []string{"--authorization-mode="}, "at least one authorization-mode must be passed"},
 		{"webhook without file", []string{"--authorization-mode=Webhook"},
 			"authorization-mode Webhook's authorization config file not passed"},
 		{"file without webhook", []string{"--authorization-webhook-config-file=f"},
 			"cannot specify --authorization-webhook-config-file without mode Webhook"},
-		{"abac without policy", []string{"--authorization-mode=ABAC"}, "authorization-mode ABAC's authorization policy file not passed"},
+		{"abac without policy", []string{"--authorization-mode=ABAC"},
+			"authorization-mode ABAC's authorization policy file not passed"},
 		{"config and mode", []string{"--authorization-config=f", "--authorization-mode=RBAC"},
 			"--authorization-config f: --authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined"},
 		{"half of oidc", []string{"--oidc-client-id=c"},
@@ -48,8 +50,10 @@ func TestOptions_Validate(t *testing.T) {
 		{"signer alone", []string{"--service-account-signing-endpoint=s"}, ""},
 		{"signer and public key", []string{"--service-account-signing-endpoint=s", "--service-account-key-file=f"},
 			"--service-account-signing-endpoint excludes --service-account-signing-key-file and --service-account-key-file"},
-		{"signer of a bad name", []string{"--service-account-signing-endpoint=@/s"}, `--service-account-signing-endpoint "@/s" is not the name of an abstract socket`},
-		{"signing key alone", []string{"--service-account-signing-key-file=f"}, "either `--service-account-key-file` or `--service-account-signing-endpoint` must be set"},
+		{"signer of a bad name", []string{"--service-account-signing-endpoint=@/s"},
+			`--service-account-signing-endpoint "@/s" is not the name of an abstract socket`},
+		{"signing key alone", []string{"--service-account-signing-key-file=f"},
+			"either `--service-account-key-file` or `--service-account-signing-endpoint` must be set"},
 		{"empty header", []string{"--requestheader-username-headers= "}, `empty value in "requestheader-username-headers"`},
 		{"uid header", []string{"--requestheader-uid-headers=Who"},
 			"--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"},
@@ -133,12 +137,14 @@ func TestOptions_OwnCACountsAsAUsersCA(t *testing.T) {
 
 func TestOptions_Complete(t *testing.T) {
 	t.Parallel()
-	files := PKIFiles{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client", ServiceAccountKey: "key", ServiceAccountPub: "pub"}
+	files := PKIFiles{ClientCA: "ca", FrontProxyCA: "front", FrontProxyUserName: "front-proxy-client",
+		ServiceAccountKey: "key", ServiceAccountPub: "pub"}
 	o := NewOptions()
 	o.Complete(files)
 	a := o.Authentication
 	if a.ClientCert.ClientCA != "ca" || a.RequestHeader.ClientCAFile != "front" || a.SigningKeyFile != "key" ||
-		!slices.Equal(a.ServiceAccounts.KeyFiles, []string{"pub"}) || !slices.Equal(a.ServiceAccounts.Issuers, []string{DefaultIssuer}) ||
+		!slices.Equal(a.ServiceAccounts.KeyFiles, []string{"pub"}) ||
+		!slices.Equal(a.ServiceAccounts.Issuers, []string{DefaultIssuer}) ||
 		!slices.Equal(a.RequestHeader.AllowedNames, []string{"front-proxy-client"}) || !a.Anonymous.Allow {
 		t.Errorf("got %+v", a)
 	}

@@ -40,16 +40,23 @@ type RBACListers struct {
 // first call of a lister. feed must be the feed that the stores read.
 func NewRBAC(find func(schema.GroupResource) *storage.Store, feed *watch.Feed) *RBACListers {
 	return &RBACListers{
-		roles:               newResourceCache("roles", find, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
-		roleBindings:        newResourceCache("rolebindings", find, feed, func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} }),
-		clusterRoles:        newResourceCache("clusterroles", find, feed, func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} }),
-		clusterRoleBindings: newResourceCache("clusterrolebindings", find, feed, func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} }),
+		roles: newResourceCache("roles", find, feed, func() *rbacv1.Role { return &rbacv1.Role{} }),
+		roleBindings: newResourceCache("rolebindings", find, feed, func() *rbacv1.RoleBinding {
+			return &rbacv1.RoleBinding{}
+		}),
+		clusterRoles: newResourceCache("clusterroles", find, feed, func() *rbacv1.ClusterRole {
+			return &rbacv1.ClusterRole{}
+		}),
+		clusterRoleBindings: newResourceCache("clusterrolebindings", find, feed, func() *rbacv1.ClusterRoleBinding {
+			return &rbacv1.ClusterRoleBinding{}
+		}),
 	}
 }
 
 // Roles has the lister of Roles.
 func (t *RBACListers) Roles() informers.TypedRoleInformer {
-	return informers.ToTypedRoleInformer(storage.Informer[listers.RoleLister]{Of: roles{allNamespaces[*rbacv1.Role]{t.roles}}})
+	return informers.ToTypedRoleInformer(
+		storage.Informer[listers.RoleLister]{Of: roles{allNamespaces[*rbacv1.Role]{t.roles}}})
 }
 
 // RoleBindings has the lister of RoleBindings.
@@ -169,7 +176,9 @@ type resourceCache[T metav1.Object] struct {
 	byRevision map[int64]T
 }
 
-func newResourceCache[T metav1.Object](resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() T) *resourceCache[T] {
+func newResourceCache[T metav1.Object](
+	resource string, lookup func(schema.GroupResource) *storage.Store, feed *watch.Feed, newFunc func() T,
+) *resourceCache[T] {
 	return &resourceCache[T]{
 		resource: schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: resource},
 		newFunc:  newFunc,

@@ -53,7 +53,8 @@ func newRules(t testing.TB) *rules {
 func newRulesOn(t testing.TB, driver sqlstore.Driver) *rules {
 	t.Helper()
 	store, feed := dbtest.RunStore(t, driver, watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	for _, build := range []func() error{
 		func() error { _, err := role.NewREST(getter); return err },
 		func() error { _, err := rolebinding.NewREST(getter); return err },
@@ -94,7 +95,8 @@ func (r *rules) place(t testing.TB, object metav1.Object) (*storage.Store, strin
 func internal(t testing.TB, object runtime.Object) runtime.Object {
 	t.Helper()
 	legacyscheme.Scheme.Default(object)
-	out, err := legacyscheme.Scheme.ConvertToVersion(object, schema.GroupVersion{Group: rbacv1.GroupName, Version: runtime.APIVersionInternal})
+	out, err := legacyscheme.Scheme.ConvertToVersion(object,
+		schema.GroupVersion{Group: rbacv1.GroupName, Version: runtime.APIVersionInternal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +116,8 @@ func (r *rules) remove(t testing.TB, object metav1.Object) {
 	t.Helper()
 	store, key := r.place(t, object)
 	out := internal(t, object.(runtime.Object))
-	if err := store.Delete(context.Background(), key, out, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}); err != nil {
+	if err := store.Delete(context.Background(), key, out, nil, apistorage.ValidateAllObjectFunc, nil,
+		apistorage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -245,7 +248,8 @@ func policy() []metav1.Object {
 		}
 	}
 	for _, bound := range []struct{ namespace, user, role string }{
-		{"n", "viewer", "view"}, {"n", "editor", "edit"}, {"m", "editor", "view"}, {"m", "owner", "admin"}, {"kube-system", "owner", "view"},
+		{"n", "viewer", "view"}, {"n", "editor", "edit"}, {"m", "editor", "view"}, {"m", "owner", "admin"},
+		{"kube-system", "owner", "view"},
 	} {
 		objects = append(objects, &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: bound.namespace, Name: bound.user + "-" + bound.role},
@@ -293,11 +297,13 @@ func TestRBAC_DecidesAsUpstream(t *testing.T) {
 				Groups: [][]string{nil, {user.AllAuthenticated}, {user.AllUnauthenticated}, {"system:nodes", user.AllAuthenticated},
 					{"system:serviceaccounts:kube-system"}, {user.SystemPrivilegedGroup}}[random.IntN(6)],
 			},
-			Verb:            pick("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"),
-			Namespace:       pick("", "n", "m", "kube-system"),
-			APIGroup:        pick("", "apps", "rbac.authorization.k8s.io", "coordination.k8s.io", "authorization.k8s.io"),
-			APIVersion:      "v1",
-			Resource:        pick("pods", "secrets", "nodes", "deployments", "roles", "leases", "selfsubjectaccessreviews", "bindings", "events"),
+			Verb: pick("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection",
+				"impersonate"),
+			Namespace:  pick("", "n", "m", "kube-system"),
+			APIGroup:   pick("", "apps", "rbac.authorization.k8s.io", "coordination.k8s.io", "authorization.k8s.io"),
+			APIVersion: "v1",
+			Resource: pick("pods", "secrets", "nodes", "deployments", "roles", "leases", "selfsubjectaccessreviews",
+				"bindings", "events"),
 			Subresource:     pick("", "", "", "status", "exec", "scale"),
 			Name:            pick("", "x", "extension-apiserver-authentication", "a"),
 			ResourceRequest: random.IntN(8) > 0,
@@ -356,7 +362,9 @@ type stalledDriver struct {
 	released chan struct{}
 }
 
-func (d *stalledDriver) List(context.Context, sqlstore.Query, func(sqlstore.Record) error) (sqlstore.ListResult, error) {
+func (d *stalledDriver) List(
+	context.Context, sqlstore.Query, func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
 	d.lists.Add(1)
 	<-d.released
 	return sqlstore.ListResult{}, fmt.Errorf("%w: dial tcp 10.0.0.5:5432", sqlstore.ErrUnavailable)
@@ -381,7 +389,9 @@ func TestRBAC_RequestsShareALoad(t *testing.T) {
 			}
 		})
 	}
-	storetest.Eventually(t, "the requests wait for a list", func() bool { return asking.Load() == requests && driver.lists.Load() > 0 })
+	storetest.Eventually(t, "the requests wait for a list", func() bool {
+		return asking.Load() == requests && driver.lists.Load() > 0
+	})
 	close(driver.released)
 	done.Wait()
 	if n := driver.lists.Load(); n > requests/2 {
@@ -399,7 +409,8 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	store, feed := dbtest.RunStore(t, storetest.NewModel(), watch.Options{})
-	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed}, storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
+	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: store, Feed: feed},
+		storage.BuiltinResources(compatibility.DefaultBuildEffectiveVersion()))
 	if _, err := role.NewREST(getter); err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +423,8 @@ func newCluster(t *testing.T) *cluster {
 // write creates, replaces or deletes (nil) an object.
 func (c *cluster) write(resource, namespace, name string, object metav1.Object) {
 	c.Helper()
-	w := sqlstore.Write{Op: sqlstore.Create, Key: sqlstore.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name}}
+	w := sqlstore.Write{Op: sqlstore.Create,
+		Key: sqlstore.Key{Group: rbacv1.GroupName, Resource: resource, Namespace: namespace, Name: name}}
 	if old, _, err := c.store.Get(c.Context(), w.Key); err == nil {
 		w.Op, w.Replaces = sqlstore.Update, old.Revision
 	}
@@ -435,7 +447,8 @@ func typed(kind string) metav1.TypeMeta {
 }
 
 func named(namespace, name, team string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"team": team}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"team": team},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}
 }
 
 // describe returns objects by namespace and name with their team, in their order.
@@ -446,8 +459,8 @@ func describe[T metav1.Object](list []T) (all []string) {
 	return all
 }
 
-// After each of many random writes, each lister has exactly the objects that there are then: in a namespace, in all, by name and by
-// a selector. An object that has not changed is not decoded again.
+// After each of many random writes, each lister has exactly the objects that there are then: in a namespace, in all, by
+// name and by a selector. An object that has not changed is not decoded again.
 func TestListers_HaveEveryWriteAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -469,7 +482,8 @@ func TestListers_HaveEveryWriteAtOnce(t *testing.T) {
 			c.write(resource, namespace, name, nil)
 			delete(of, key)
 		case isCluster:
-			c.write(resource, namespace, name, &rbacv1.ClusterRole{TypeMeta: typed("ClusterRole"), ObjectMeta: named(namespace, name, team)})
+			c.write(resource, namespace, name,
+				&rbacv1.ClusterRole{TypeMeta: typed("ClusterRole"), ObjectMeta: named(namespace, name, team)})
 			of[key] = team
 		default:
 			c.write(resource, namespace, name, &rbacv1.Role{TypeMeta: typed("Role"), ObjectMeta: named(namespace, name, team)})
@@ -496,7 +510,9 @@ func TestListers_HaveEveryWriteAtOnce(t *testing.T) {
 		selected, err := c.Roles().Lister().List(blue)
 		expect("selected", describe(selected), err, want(roles, "", "blue"))
 		in, err := c.Roles().Lister().Roles("n").List(labels.Everything())
-		if !slices.IsSortedFunc(in, func(a, b *rbacv1.Role) int { return len(a.Name) - len(b.Name) + int(a.Name[0]) - int(b.Name[0]) }) {
+		if !slices.IsSortedFunc(in, func(a, b *rbacv1.Role) int {
+			return len(a.Name) - len(b.Name) + int(a.Name[0]) - int(b.Name[0])
+		}) {
 			t.Errorf("the names of one namespace are in the order %q", describe(in))
 		}
 		expect("in a namespace", describe(in), err, want(roles, "n/", ""))
@@ -506,7 +522,8 @@ func TestListers_HaveEveryWriteAtOnce(t *testing.T) {
 		expect("of the cluster", describe(clustered), err, want(clusterRoles, "", ""))
 		for _, name := range []string{"a", "b", "c"} {
 			got, err := c.Roles().Lister().Roles("m").Get(name)
-			if team, exists := roles["m/"+name]; exists != (err == nil) || exists && got.Labels["team"] != team || !exists && !apierrors.IsNotFound(err) {
+			if team, exists := roles["m/"+name]; exists != (err == nil) || exists && got.Labels["team"] != team || !exists &&
+				!apierrors.IsNotFound(err) {
 				t.Fatalf("write %d: m/%s is %v, %v, want %q", i, name, got, err, team)
 			}
 		}
@@ -535,14 +552,17 @@ func TestListers_FailBeforeTheyCanTell(t *testing.T) {
 	}
 }
 
-// A value that can't be read is an error, and never a shorter list: a missing binding might be one that the list of them takes
-// away.
+// A value that can't be read is an error, and never a shorter list: a missing binding might be one that the list of
+// them takes away.
 func TestListers_FailForAnObjectThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.write("roles", "n", "a", &rbacv1.Role{TypeMeta: typed("Role"), ObjectMeta: named("n", "a", "red")})
 	key := sqlstore.Key{Group: rbacv1.GroupName, Resource: "roles", Namespace: "n", Name: "broken"}
-	if _, err := c.store.Commit(context.Background(), sqlstore.Write{Op: sqlstore.Create, Key: key, Value: []byte(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"broken","namespace":"n"},"rules":"no list"}`)}); err != nil {
+	if _, err := c.store.Commit(context.Background(),
+		sqlstore.Write{Op: sqlstore.Create, Key: key,
+			Value: []byte(
+				`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"broken","namespace":"n"},"rules":"no list"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := c.Roles().Lister().List(labels.Everything()); err == nil {

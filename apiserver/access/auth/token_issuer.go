@@ -61,16 +61,18 @@ func newTokenIssuer(ctx context.Context, o AuthenticationOptions, externalAddres
 	return t, nil
 }
 
-// warning says how MaxExpiration and ExtendExpiration contradict each other, of which kube-apiserver warns too. It is empty
-// if they do not.
+// warning says how MaxExpiration and ExtendExpiration contradict each other, of which kube-apiserver warns too. It is
+// empty if they do not.
 func (t *TokenIssuer) warning() string {
 	switch {
 	case !t.ExtendExpiration || t.MaxExpiration == 0:
 	case t.MaxExpiration < serviceaccount.WarnOnlyBoundTokenExpirationSeconds*time.Second:
-		return fmt.Sprintf("--service-account-extend-token-expiration changes nothing: tokens live for %v at most, and it needs %d s",
+		return fmt.Sprintf(
+			"--service-account-extend-token-expiration changes nothing: tokens live for %v at most, and it needs %d s",
 			t.MaxExpiration, serviceaccount.WarnOnlyBoundTokenExpirationSeconds)
 	case t.MaxExpiration < t.MaxExtendedExpiration:
-		return fmt.Sprintf("--service-account-extend-token-expiration has tokens that admission injects into Pods live for %v, longer than --service-account-max-token-expiration, %v",
+		return fmt.Sprintf(
+			"--service-account-extend-token-expiration has tokens that admission injects into Pods live for %v, longer than --service-account-max-token-expiration, %v",
 			t.MaxExtendedExpiration, t.MaxExpiration)
 	}
 	return ""
@@ -121,12 +123,14 @@ func (t *TokenIssuer) connectExternalSigner(ctx context.Context, o Authenticatio
 		return fmt.Errorf("--service-account-signing-endpoint: %w", err)
 	}
 	if metadata.MaxTokenExpirationSeconds < validation.MinTokenAgeSec {
-		return fmt.Errorf("--service-account-signing-endpoint: the signer's tokens live for %d s at most, less than the %d s that a token must have",
+		return fmt.Errorf(
+			"--service-account-signing-endpoint: the signer's tokens live for %d s at most, less than the %d s that a token must have",
 			metadata.MaxTokenExpirationSeconds, validation.MinTokenAgeSec)
 	}
 	longest := time.Duration(metadata.MaxTokenExpirationSeconds) * time.Second
 	if t.MaxExpiration > longest {
-		return fmt.Errorf("--service-account-max-token-expiration %v is longer than the signer of --service-account-signing-endpoint allows, %v", t.MaxExpiration, longest)
+		return fmt.Errorf(
+			"--service-account-max-token-expiration %v is longer than the signer of --service-account-signing-endpoint allows, %v", t.MaxExpiration, longest)
 	}
 	if t.MaxExpiration == 0 {
 		t.MaxExpiration = longest

@@ -131,15 +131,18 @@ func (own trustedKeys) check(stored trustedKeys) error {
 	common := func(ca string) bool { return slices.Contains(stored.ClientCAs, ca) }
 	switch {
 	case !slices.ContainsFunc(own.ClientCAs, common):
-		return &UntrustedKeyError{flag: "client-ca-file", reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
-			strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))}
+		return &UntrustedKeyError{flag: "client-ca-file",
+			reason: fmt.Sprintf("the CA has the key %s, the CA that the database was served with has %s",
+				strings.Join(own.ClientCAs, " "), strings.Join(stored.ClientCAs, " "))}
 	case own.SigningKey == "" || stored.SigningKey == "":
 		return nil // an external signer's keys are not known here
 	case !slices.Contains(stored.ServiceAccountKeys, own.SigningKey):
-		return &UntrustedKeyError{flag: "service-account-signing-key-file", reason: fmt.Sprintf("service account tokens would be signed by %s, the database was served with %s",
-			own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))}
+		return &UntrustedKeyError{flag: "service-account-signing-key-file",
+			reason: fmt.Sprintf("service account tokens would be signed by %s, the database was served with %s",
+				own.SigningKey, strings.Join(stored.ServiceAccountKeys, " "))}
 	case !slices.Contains(own.ServiceAccountKeys, stored.SigningKey):
-		return &UntrustedKeyError{flag: "service-account-key-file", reason: "no key verifies the service account tokens signed by " + stored.SigningKey}
+		return &UntrustedKeyError{flag: "service-account-key-file",
+			reason: "no key verifies the service account tokens signed by " + stored.SigningKey}
 	}
 	return nil
 }
@@ -209,9 +212,11 @@ type (
 )
 
 // CheckMissing returns an *UntrustedKeyError if a key that byre makes where there is none is missing in certDir, and
-// the database was served with another one: Check would refuse the new key. The caller calls it before it makes keys, so
-// that a start that is refused leaves no file where the administrator puts those of a backup.
-func CheckMissing(ctx context.Context, database keyReader, o AuthenticationOptions, certDir string, acceptNew bool) error {
+// the database was served with another one: Check would refuse the new key. The caller calls it before it makes keys,
+// so that a start that is refused leaves no file where the administrator puts those of a backup.
+func CheckMissing(
+	ctx context.Context, database keyReader, o AuthenticationOptions, certDir string, acceptNew bool,
+) error {
 	stored, _, err := readRecord(ctx, database, TrustedKeysKey)
 	if acceptNew || errors.Is(err, sqlstore.ErrNotFound) {
 		return nil
@@ -226,12 +231,14 @@ func CheckMissing(ctx context.Context, database keyReader, o AuthenticationOptio
 		{o.ClientCert.ClientCA, "client-ca-file", stored.ClientCAs},
 		{o.SigningKeyFile, "service-account-signing-key-file", stored.ServiceAccountKeys},
 	} {
-		if _, err := os.Stat(key.file); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(key.file) != filepath.Clean(certDir) || len(key.stored) == 0 {
+		if _, err := os.Stat(key.file); !errors.Is(err, fs.ErrNotExist) ||
+			filepath.Dir(key.file) != filepath.Clean(certDir) || len(key.stored) == 0 {
 			continue
 		}
 		k := &TrustedKeys{files: keyFiles(o), certDir: certDir}
-		return k.refuse(&UntrustedKeyError{flag: key.flag, reason: fmt.Sprintf("there is no %s, and the database was served with the key %s",
-			key.file, strings.Join(key.stored, " "))})
+		return k.refuse(&UntrustedKeyError{flag: key.flag,
+			reason: fmt.Sprintf("there is no %s, and the database was served with the key %s",
+				key.file, strings.Join(key.stored, " "))})
 	}
 	return nil
 }
@@ -250,7 +257,8 @@ func (k *TrustedKeys) Check(ctx context.Context, database keyReader) error {
 	}
 	source, _, err := readRecord(ctx, database, SourceKeysKey)
 	if err == nil && slices.Contains(source.ServiceAccountKeys, k.own.SigningKey) && !k.acceptNew {
-		return fmt.Errorf("service account tokens would be signed by %s, a key of the cluster that this is a fork of: serve the fork with a --data-dir of its own", k.own.SigningKey)
+		return fmt.Errorf(
+			"service account tokens would be signed by %s, a key of the cluster that this is a fork of: serve the fork with a --data-dir of its own", k.own.SigningKey)
 	}
 	if errors.Is(err, sqlstore.ErrNotFound) {
 		return nil
@@ -272,7 +280,8 @@ func readRecord(ctx context.Context, database keyReader, key sqlstore.Key) (trus
 	return stored.trustedKeys, record.Revision, nil
 }
 
-// ReadClientCAs reads --client-ca-file again, which has been reloaded. Record must be called then, and not at the same time.
+// ReadClientCAs reads --client-ca-file again, which has been reloaded. Record must be called then, and not at the same
+// time.
 func (k *TrustedKeys) ReadClientCAs() error {
 	authorities, err := certutil.CertsFromFile(k.files["client-ca-file"][0])
 	if err == nil {
@@ -295,7 +304,8 @@ func (k *TrustedKeys) Record(ctx context.Context, database keyStore) error {
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, sqlstore.ErrExists) && !errors.Is(err, sqlstore.ErrConflict) && !errors.Is(err, sqlstore.ErrNotFound):
+		case !errors.Is(err, sqlstore.ErrExists) && !errors.Is(err, sqlstore.ErrConflict) &&
+			!errors.Is(err, sqlstore.ErrNotFound):
 			return fmt.Errorf("keep the keys in the database: %w", err)
 		}
 	}

@@ -33,7 +33,8 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 	}{
 		{"the first start", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
 		{"the second", trustedKeys{keys("ca"), keys("a"), "a"}, false, ""},
-		{"another CA", trustedKeys{keys("other"), keys("a"), "a"}, false, "the CA has the key other, the CA that the database was served with has ca"},
+		{"another CA", trustedKeys{keys("other"), keys("a"), "a"}, false,
+			"the CA has the key other, the CA that the database was served with has ca"},
 		{"another service account key", trustedKeys{keys("ca"), keys("b"), "b"}, false, "would be signed by b"},
 		{"a new key that nobody else verifies yet", trustedKeys{keys("ca"), keys("a b"), "b"}, false, "would be signed by b"},
 		{"a new key that verifies", trustedKeys{keys("ca"), keys("a b"), "a"}, false, ""},
@@ -55,7 +56,8 @@ func TestTrustedKeys_AcceptsKeysBothWaysWhileRotating(t *testing.T) {
 		if step.refused == "" && err != nil {
 			t.Errorf("%s: %v", step.what, err)
 		}
-		if step.refused != "" && (err == nil || !strings.Contains(err.Error(), step.refused) || !strings.Contains(err.Error(), "--accept-new-keys")) {
+		if step.refused != "" &&
+			(err == nil || !strings.Contains(err.Error(), step.refused) || !strings.Contains(err.Error(), "--accept-new-keys")) {
 			t.Errorf("%s: %v, want %q", step.what, err, step.refused)
 		}
 	}
@@ -124,7 +126,8 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 		want, lack string
 	}{
 		{"generated CA", otherCA, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--client-ca-file"},
-		{"generated service account key", otherKey, files, "pki/ of the other servers, or a backup of it, in /data/pki", "--service-account"},
+		{"generated service account key", otherKey, files, "pki/ of the other servers, or a backup of it, in /data/pki",
+			"--service-account"},
 		{"CA by flag", otherCA, flags, "--client-ca-file=/etc/ca.crt", "pki"},
 		{"service account key by flag", otherKey, flags, "--service-account-signing-key-file=/etc/sa.key", "pki"},
 	} {
@@ -141,7 +144,8 @@ func TestTrustedKeys_RefusalNamesWhereTheKeysCameFrom(t *testing.T) {
 func TestTrustedKeys_MissingKeysAreRefusedBeforeOthersAreMade(t *testing.T) {
 	t.Parallel()
 	empty, served := runStore(t), runStore(t)
-	if err := (&TrustedKeys{own: trustedKeys{[]string{"ca"}, []string{"a"}, "a"}}).Record(t.Context(), served); err != nil {
+	if err := (&TrustedKeys{own: trustedKeys{[]string{"ca"}, []string{"a"}, "a"}}).Record(t.Context(),
+		served); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -161,8 +165,10 @@ func TestTrustedKeys_MissingKeysAreRefusedBeforeOthersAreMade(t *testing.T) {
 		want          string
 	}{
 		{"a new database", files.CACert, files.ServiceAccountKey, empty, false, ""},
-		{"all are missing", files.CACert, files.ServiceAccountKey, served, false, "there is no " + files.CACert + ", and the database was served with the key ca: put the pki/"},
-		{"the service account key is missing", ca, files.ServiceAccountKey, served, false, "there is no " + files.ServiceAccountKey},
+		{"all are missing", files.CACert, files.ServiceAccountKey, served, false,
+			"there is no " + files.CACert + ", and the database was served with the key ca: put the pki/"},
+		{"the service account key is missing", ca, files.ServiceAccountKey, served, false,
+			"there is no " + files.ServiceAccountKey},
 		{"none is missing", ca, key, served, false, ""},
 		{"the administrator's own, which byre does not make", "/nowhere/ca.crt", key, served, false, ""},
 		{"new keys on purpose", files.CACert, files.ServiceAccountKey, served, true, ""},
@@ -170,7 +176,8 @@ func TestTrustedKeys_MissingKeysAreRefusedBeforeOthersAreMade(t *testing.T) {
 		o := newAuthenticationOptions()
 		o.ClientCert.ClientCA, o.SigningKeyFile = test.ca, test.key
 		err := CheckMissing(t.Context(), test.store, o, dir, test.accept)
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--accept-new-keys")) {
+		if test.want == "" && err != nil || test.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--accept-new-keys")) {
 			t.Errorf("%s: %v, want %q", test.name, err, test.want)
 		}
 	}
@@ -197,10 +204,16 @@ func TestTrustedKeys_ReadEachFormOfAPrivateKey(t *testing.T) {
 		der         func() ([]byte, error)
 		public      any
 	}{
-		{"ECDSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(curve) }, curve.Public()},
+		{"ECDSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) {
+			return x509.MarshalPKCS8PrivateKey(curve)
+		}, curve.Public()},
 		{"ECDSA, SEC 1", "EC PRIVATE KEY", func() ([]byte, error) { return sec1, nil }, curve.Public()},
-		{"RSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(modulus) }, modulus.Public()},
-		{"RSA, PKCS 1", "RSA PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS1PrivateKey(modulus), nil }, modulus.Public()},
+		{"RSA, PKCS 8", "PRIVATE KEY", func() ([]byte, error) {
+			return x509.MarshalPKCS8PrivateKey(modulus)
+		}, modulus.Public()},
+		{"RSA, PKCS 1", "RSA PRIVATE KEY", func() ([]byte, error) {
+			return x509.MarshalPKCS1PrivateKey(modulus), nil
+		}, modulus.Public()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			der, err := test.der()

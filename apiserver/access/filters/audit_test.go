@@ -17,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"byre/apiserver/handlers/write"
-	"byre/apiserver/storage"
 )
 
 // recorder is an audit backend that keeps the fields of events that the test compares.
@@ -68,7 +67,8 @@ func TestAudit_RecordsEveryStage(t *testing.T) {
 
 	want := []string{
 		"RequestReceived /api", "ResponseComplete /api 200",
-		"RequestReceived /api/v1/pods?watch=1", "ResponseStarted /api/v1/pods?watch=1 200", "ResponseComplete /api/v1/pods?watch=1 200",
+		"RequestReceived /api/v1/pods?watch=1", "ResponseStarted /api/v1/pods?watch=1 200",
+		"ResponseComplete /api/v1/pods?watch=1 200",
 		"ResponseStarted /api?who 401",
 		"RequestReceived /panic", "Panic /panic 500",
 	}
@@ -111,7 +111,8 @@ func TestAudit_NamesTheImpersonatedUser(t *testing.T) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "admin"}}, true, nil
 	})
 	var rights []string
-	cfg.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	cfg.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision,
+		string, error) {
 		if !strings.HasPrefix(a.GetVerb(), "impersonate") {
 			rights = append(rights, a.GetUser().GetName())
 		}

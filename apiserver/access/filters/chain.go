@@ -108,7 +108,8 @@ func NewLongRunningRequestCheck() request.LongRunningRequestCheck {
 // below add filters from the inside out: a request passes the filter that is added last
 // first. The order is that of upstream's DefaultBuildHandlerChain.
 func Chain(cfg Config) func(http.Handler) http.Handler {
-	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: NewLongRunningRequestCheck(), requestInfo: NewRequestInfoResolver()}
+	c := chain{Config: cfg, tracer: cfg.Tracer, longRunning: NewLongRunningRequestCheck(),
+		requestInfo: NewRequestInfoResolver()}
 	if c.tracer == nil {
 		c.tracer = noTracing{}
 	}
@@ -125,7 +126,9 @@ type chain struct {
 }
 
 // withLatencyTracking adds filter and records its latency under name.
-func (c *chain) withLatencyTracking(name string, handler http.Handler, filter func(http.Handler) http.Handler) http.Handler {
+func (c *chain) withLatencyTracking(
+	name string, handler http.Handler, filter func(http.Handler) http.Handler,
+) http.Handler {
 	handler = filterlatency.TrackCompleted(handler)
 	handler = filter(handler)
 	return filterlatency.TrackStarted(handler, c.tracer, name)
@@ -188,7 +191,8 @@ func (c *chain) addTimeoutFilters(handler http.Handler) http.Handler {
 		c.longRunning, c.Serializer, c.Options.RequestTimeout)
 	handler = serverfilters.WithWaitGroup(handler, c.longRunning, c.Lifecycle.NonLongRunningRequests)
 	if c.Options.ShutdownWatchTerminationGracePeriod > 0 {
-		handler = serverfilters.WithWatchTerminationDuringShutdown(handler, shutdownSignal(c.Lifecycle.NotAcceptingNewRequest), c.Lifecycle.WatchRequests)
+		handler = serverfilters.WithWatchTerminationDuringShutdown(handler,
+			shutdownSignal(c.Lifecycle.NotAcceptingNewRequest), c.Lifecycle.WatchRequests)
 	}
 	if c.HTTP2 && c.Options.GoawayChance > 0 {
 		handler = serverfilters.WithProbabilisticGoaway(handler, c.Options.GoawayChance)

@@ -57,7 +57,8 @@ func testConfig() Config {
 				return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous}}, true, nil
 			}
 		}),
-		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string,
+			error) {
 			if a.GetUser().GetName() == "admin" && a.GetVerb() != "impersonate" {
 				return authorizer.DecisionAllow, "", nil
 			}
@@ -145,9 +146,11 @@ func TestChain_Answers(t *testing.T) {
 			message: `pods "p" is forbidden: User "system:anonymous" cannot get resource "pods" in API group "" in the namespace "n"`},
 		{name: "bad credential", path: "/api", credential: "bad", code: 401, reason: metav1.StatusReasonUnauthorized,
 			message: "Unauthorized"},
-		{name: "may not impersonate", path: "/api", credential: "good", header: []string{"Impersonate-User", "root"}, code: 403,
+		{name: "may not impersonate", path: "/api", credential: "good", header: []string{"Impersonate-User", "root"},
+			code:   403,
 			reason: metav1.StatusReasonForbidden},
-		{name: "bad timeout", path: "/api?timeout=soon", credential: "good", code: 400, reason: metav1.StatusReasonBadRequest},
+		{name: "bad timeout", path: "/api?timeout=soon", credential: "good", code: 400,
+			reason: metav1.StatusReasonBadRequest},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			resp := get(t, server.URL+test.path, test.credential, test.header...)
@@ -316,7 +319,8 @@ func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 		}
 	}
 	for resource, isExpensive := range map[string]bool{"queries": true, "pods": false} {
-		info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "sql.byre.dev", APIVersion: "v1", Resource: resource}
+		info := &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "sql.byre.dev", APIVersion: "v1",
+			Resource: resource}
 		r := newRequest(t, server.URL, "good")
 		work := cfg.FlowControl.estimator(r.WithContext(request.WithRequestInfo(r.Context(), info)), "catch-all", "catch-all")
 		if (work.InitialSeats > 1) != isExpensive {
@@ -324,7 +328,8 @@ func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 		}
 	}
 	dump := httptest.NewRecorder()
-	cfg.FlowControl.DebugHandler().ServeHTTP(dump, httptest.NewRequest(http.MethodGet, DebugPath+"dump_priority_levels", nil))
+	cfg.FlowControl.DebugHandler().ServeHTTP(dump,
+		httptest.NewRequest(http.MethodGet, DebugPath+"dump_priority_levels", nil))
 	if dump.Code != http.StatusOK {
 		t.Errorf("dump: %d", dump.Code)
 	}
@@ -368,8 +373,10 @@ func TestDraining_RefusesNewRequests(t *testing.T) {
 // function, in the order of their source. It fails when upstream adds, removes or moves
 // a filter.
 func TestChain_OrderIsUpstreams(t *testing.T) {
-	upstream := calls(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"), "DefaultBuildHandlerChain")
-	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters", "addOuterFilters")
+	upstream := calls(t, filepath.Join(storetest.ModuleDir(t, "k8s.io/apiserver"), "pkg/server/config.go"),
+		"DefaultBuildHandlerChain")
+	ours := calls(t, "chain.go", "addAuthorizationFilters", "addAuthenticationFilters", "addTimeoutFilters",
+		"addOuterFilters")
 	if diff := cmp.Diff(upstream, ours); diff != "" {
 		t.Errorf("filters, innermost first, are not upstream's (-upstream +ours):\n%s", diff)
 	}
@@ -416,8 +423,11 @@ func BenchmarkChain(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			cfg := testConfig()
-			response := &authenticator.Response{User: &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}}
-			cfg.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return response, true, nil })
+			response := &authenticator.Response{User: &user.DefaultInfo{Name: "admin",
+				Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}}
+			cfg.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+				return response, true, nil
+			})
 			client := fake.NewClientset()
 			factory := informers.NewSharedInformerFactory(client, 0)
 			if fair {
@@ -430,7 +440,9 @@ func BenchmarkChain(b *testing.B) {
 			go func() { ended <- cfg.FlowControl.Run(ctx) }()
 			defer func() { cancel(); <-ended; factory.Shutdown() }()
 
-			handler := Chain(cfg)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+			handler := Chain(cfg)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusOK)
+			}))
 			b.ReportAllocs()
 			for b.Loop() {
 				r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/n/configmaps/c", nil)

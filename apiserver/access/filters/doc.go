@@ -2,8 +2,8 @@
 //
 // The filters are those of k8s.io/apiserver. Their order is that of
 // DefaultBuildHandlerChain in k8s.io/apiserver/pkg/server. That function is not called,
-// because it takes the configuration of the generic API server. TestChain_OrderIsUpstreams reads the function's source and
-// compares.
+// because it takes the configuration of the generic API server. TestChain_OrderIsUpstreams reads the function's source
+// and compares.
 //
 // The chain promises to the handlers inside it:
 //   - The request's context has a RequestInfo, the time of receipt, an audit context, a

@@ -37,7 +37,10 @@ type ObjectCounter = func(resource string) (storage.Stats, error)
 
 // NewFlowControl lets at most limit requests run, shared among the priority levels. It registers
 // informers with factory; the caller starts the factory. To create an object of expensive takes costlySeats.
-func NewFlowControl(limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter, expensive schema.GroupResource) *FlowControl {
+func NewFlowControl(
+	limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter,
+	expensive schema.GroupResource,
+) *FlowControl {
 	expectListsFromMemory()
 	controller := flowcontrol.New(factory, client.FlowcontrolV1(), limit)
 	estimate := flowrequest.NewWorkEstimator(count, controller.GetInterestedWatchCount,
@@ -46,7 +49,8 @@ func NewFlowControl(limit int, factory informers.SharedInformerFactory, client k
 		controller: controller,
 		estimator: func(r *http.Request, schemaName, level string) flowrequest.WorkEstimate {
 			work := estimate(r, schemaName, level)
-			if info, ok := request.RequestInfoFrom(r.Context()); ok && info.Verb == "create" && info.APIGroup == expensive.Group && info.Resource == expensive.Resource {
+			if info, ok := request.RequestInfoFrom(r.Context()); ok && info.Verb == "create" &&
+				info.APIGroup == expensive.Group && info.Resource == expensive.Resource {
 				work.InitialSeats = costlySeats
 				if most := controller.GetMaxSeats(level); most > 0 { // 0: it is not known
 					work.InitialSeats = min(costlySeats, most)

@@ -101,7 +101,8 @@ func listenAt(ctx context.Context, given string) (net.Listener, error) {
 		return nil, err
 	}
 	if u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("%q is not of the form http://HOST:PORT, the only one that this stand-in for etcd serves", given)
+		return nil,
+			fmt.Errorf("%q is not of the form http://HOST:PORT, the only one that this stand-in for etcd serves", given)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", u.Host)
 }
@@ -144,7 +145,8 @@ func newHandler(ended context.Context, about About) http.Handler {
 		}
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "this is byre under the name etcd: it answers health checks and holds no keys", http.StatusNotImplemented)
+		http.Error(w, "this is byre under the name etcd: it answers health checks and holds no keys",
+			http.StatusNotImplemented)
 	})
 	return mux
 }

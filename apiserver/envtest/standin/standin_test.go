@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asParent) != "":
 		os.Exit(beParent())
 	case os.Getenv(asStandin) != "":
-		o := standin.Options{ListenURLs: []string{os.Getenv(asStandin)}, DataDir: os.Getenv("STANDIN_TEST_DIR"), Parent: os.Getppid()}
+		o := standin.Options{ListenURLs: []string{os.Getenv(asStandin)}, DataDir: os.Getenv("STANDIN_TEST_DIR"),
+			Parent: os.Getppid()}
 		if err := standin.Serve(context.Background(), o); err != nil {
 			os.Exit(1)
 		}
@@ -93,12 +94,14 @@ func TestServe_AnswersWhatEnvtestAsks(t *testing.T) {
 		status int
 		body   string
 	}{
-		"/health":         {http.StatusOK, `{"health":"true","reason":""}`},
-		"/version":        {http.StatusOK, `{"etcdcluster":"3.7.0","etcdserver":"` + standin.Version + `"}`},
-		"/livez":          {http.StatusOK, "ok"},
-		"/readyz":         {http.StatusOK, "ok"},
-		"/v3/kv/range":    {http.StatusNotImplemented, "this is byre under the name etcd: it answers health checks and holds no keys"},
-		"/byre/elsewhere": {http.StatusNotImplemented, "this is byre under the name etcd: it answers health checks and holds no keys"},
+		"/health":  {http.StatusOK, `{"health":"true","reason":""}`},
+		"/version": {http.StatusOK, `{"etcdcluster":"3.7.0","etcdserver":"` + standin.Version + `"}`},
+		"/livez":   {http.StatusOK, "ok"},
+		"/readyz":  {http.StatusOK, "ok"},
+		"/v3/kv/range": {http.StatusNotImplemented,
+			"this is byre under the name etcd: it answers health checks and holds no keys"},
+		"/byre/elsewhere": {http.StatusNotImplemented,
+			"this is byre under the name etcd: it answers health checks and holds no keys"},
 	} {
 		for _, url := range []string{first, second} {
 			storetest.Eventually(t, url+path, func() bool {
@@ -138,7 +141,8 @@ func TestServe_RefusesWhatItCannotServe(t *testing.T) {
 		urls []string
 		want string
 	}{
-		"TLS":          {[]string{"https://127.0.0.1:0"}, "--listen-client-urls: \"https://127.0.0.1:0\" is not of the form http://HOST:PORT"},
+		"TLS": {[]string{"https://127.0.0.1:0"},
+			"--listen-client-urls: \"https://127.0.0.1:0\" is not of the form http://HOST:PORT"},
 		"no URL":       {nil, "--listen-client-urls must name a URL"},
 		"a taken port": {[]string{"http://127.0.0.1:0", "http://" + taken.Addr().String()}, "address already in use"},
 	} {
@@ -183,7 +187,9 @@ func TestFind_WaitsForTheStandinAndLearnsItsDirectory(t *testing.T) {
 func TestFind_TakesNoOtherServerForAStandin(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{"empty": "", "relative": `{"dataDir":"data"}`, "no directory": `{}`} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, body)
+		}))
 		t.Cleanup(server.Close)
 		if etcd, err := standin.Find(t.Context(), []string{server.URL}); !errors.Is(err, standin.ErrNone) {
 			t.Errorf("%s: %+v, %v", name, etcd, err)

@@ -217,7 +217,9 @@ func (r *Discovery) manager(group string) aggregated.ResourceManager {
 
 // preferredVersion returns the group version of the origin that takes precedence, among those
 // that match. The caller holds mu.
-func (r *Discovery) preferredVersion(gv schema.GroupVersion, matches func(DiscoveryVersion) bool) (DiscoveryVersion, bool) {
+func (r *Discovery) preferredVersion(
+	gv schema.GroupVersion, matches func(DiscoveryVersion) bool,
+) (DiscoveryVersion, bool) {
 	for _, origin := range []Origin{Aggregated, BuiltIn, Custom} {
 		if v, ok := r.versions[gv][origin]; ok && matches(v) {
 			return v, true

@@ -13,7 +13,8 @@ func TestRegistry_SharesListsBetweenChanges(t *testing.T) {
 	t.Parallel()
 	r := NewDiscovery("127.0.0.1:0")
 	for i := range 20 {
-		if err := r.Add(DiscoveryVersion{GroupVersion: schema.GroupVersion{Group: fmt.Sprintf("g%d", i), Version: "v1"}, Origin: Custom}); err != nil {
+		if err := r.Add(DiscoveryVersion{GroupVersion: schema.GroupVersion{Group: fmt.Sprintf("g%d", i), Version: "v1"},
+			Origin: Custom}); err != nil {
 			t.Fatal(err)
 		}
 		if r.groups != nil {

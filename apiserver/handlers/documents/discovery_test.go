@@ -103,9 +103,12 @@ func TestRegistry_OrdersByPriority(t *testing.T) {
 	first.GroupPriority = 9000
 	old := version("z.example", "v2", documents.BuiltIn, "Widget")
 	old.GroupPriority, old.Priority = 9000, 1
-	add(t, r, version("b.example", "v1beta1", documents.Custom, "Widget"), version("b.example", "v1", documents.Custom, "Widget"),
-		version("b.example", "v10", documents.Custom, "Widget"), version("a.example", "v1alpha1", documents.Custom, "Widget"), old, first)
-	want := []string{"z.example/v1", "z.example/v2", "b.example/v10", "b.example/v1", "b.example/v1beta1", "a.example/v1alpha1"}
+	add(t, r, version("b.example", "v1beta1", documents.Custom, "Widget"),
+		version("b.example", "v1", documents.Custom, "Widget"),
+		version("b.example", "v10", documents.Custom, "Widget"), version("a.example", "v1alpha1", documents.Custom, "Widget"),
+		old, first)
+	want := []string{"z.example/v1", "z.example/v2", "b.example/v10", "b.example/v1", "b.example/v1beta1",
+		"a.example/v1alpha1"}
 	if diff := cmp.Diff(want, groups(t, r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -120,19 +123,22 @@ func TestRegistry_ShowsWhatIsAddedAndRemoved(t *testing.T) {
 	if _, ok := r.Lookup("/apis/widgets.example/v1"); ok {
 		t.Error("there is a document before there is a group")
 	}
-	add(t, r, version("widgets.example", "v1", documents.Custom, "Widget"), version("widgets.example", "v2", documents.Custom, "Widget"))
+	add(t, r, version("widgets.example", "v1", documents.Custom, "Widget"),
+		version("widgets.example", "v2", documents.Custom, "Widget"))
 	for _, path := range []string{"/apis/widgets.example", "/apis/widgets.example/", "/apis/widgets.example/v1"} {
 		document, ok := r.Lookup(path)
 		if !ok || getDocument(t, document, "application/json").Code != http.StatusOK {
 			t.Errorf("no document at %s", path)
 		}
 	}
-	for _, path := range []string{"/apis", "/apis/", "/apis/widgets.example/v3", "/apis/widgets.example/v1/widgets", "/apis/gadgets.example", "/api/v1", "apis/widgets.example"} {
+	for _, path := range []string{"/apis", "/apis/", "/apis/widgets.example/v3", "/apis/widgets.example/v1/widgets",
+		"/apis/gadgets.example", "/api/v1", "apis/widgets.example"} {
 		if _, ok := r.Lookup(path); ok {
 			t.Errorf("a document at %s", path)
 		}
 	}
-	if want := []string{"/apis", "/apis/", "/apis/widgets.example", "/apis/widgets.example/v1", "/apis/widgets.example/v2"}; !slices.Equal(want, r.Paths()) {
+	if want := []string{"/apis", "/apis/", "/apis/widgets.example", "/apis/widgets.example/v1",
+		"/apis/widgets.example/v2"}; !slices.Equal(want, r.Paths()) {
 		t.Errorf("paths are %v", r.Paths())
 	}
 

@@ -374,7 +374,8 @@ func negotiate(req *http.Request, version string) (media, bool) {
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		for _, form := range forms {
-			if (clause.Type == "application" || clause.Type == "*") && (clause.SubType == form.subType || clause.SubType == "*") {
+			if (clause.Type == "application" || clause.Type == "*") &&
+				(clause.SubType == form.subType || clause.SubType == "*") {
 				return form.media, true
 			}
 		}

@@ -48,18 +48,19 @@ func mergeIn(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, _, err := merge(context.Background(), map[string]Source{"a": {V2: func(_ context.Context, add func([]byte) error) error {
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				return err
+	whole, _, err := merge(context.Background(),
+		map[string]Source{"a": {V2: func(_ context.Context, add func([]byte) error) error {
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return err
+				}
+				if err := add(text); err != nil {
+					return err
+				}
 			}
-			if err := add(text); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}})
+			return nil
+		}}})
 	if err != nil {
 		t.Fatal(err)
 	}

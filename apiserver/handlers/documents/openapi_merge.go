@@ -79,7 +79,8 @@ func parseSwagger(document []byte) (*swagger, error) {
 	if err := json.Unmarshal(document, &s.rest); err != nil {
 		return nil, err
 	}
-	for name, into := range map[string]*members{pathsMember: &s.paths, definitionsMember: &s.definitions, parametersMember: &s.parameters} {
+	for name, into := range map[string]*members{pathsMember: &s.paths, definitionsMember: &s.definitions,
+		parametersMember: &s.parameters} {
 		*into = members{}
 		if text, ok := s.rest[name]; ok {
 			if err := json.Unmarshal(text, into); err != nil {

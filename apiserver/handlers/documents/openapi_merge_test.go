@@ -39,13 +39,15 @@ func document(path string, definitions, parameters map[string]string) string {
 	if len(params) > 0 {
 		list = `,"parameters":[` + strings.Join(params, ",") + "]"
 	}
-	return fmt.Sprintf(`{"swagger":"2.0","info":{"title":"Kubernetes","version":"1"},"paths":{%q:{"get":{"description":"<of> %s","responses":{%s}%s}}},`+
-		`"definitions":{%s},"parameters":{%s},"securityDefinitions":{"BearerToken":{"type":"apiKey","name":"authorization","in":"header"}},"security":[{"BearerToken":[]}]}`,
+	return fmt.Sprintf(
+		`{"swagger":"2.0","info":{"title":"Kubernetes","version":"1"},"paths":{%q:{"get":{"description":"<of> %s","responses":{%s}%s}}},`+
+			`"definitions":{%s},"parameters":{%s},"securityDefinitions":{"BearerToken":{"type":"apiKey","name":"authorization","in":"header"}},"security":[{"BearerToken":[]}]}`,
 		path, path, strings.Join(refs, ","), list, texts(definitions), texts(parameters))
 }
 
 func kinds(group string) string {
-	return fmt.Sprintf(`{"type":"object","description":"a <kind>","x-kubernetes-group-version-kind":[{"group":%q,"kind":"K","version":"v1"}]}`, group)
+	return fmt.Sprintf(
+		`{"type":"object","description":"a <kind>","x-kubernetes-group-version-kind":[{"group":%q,"kind":"K","version":"v1"}]}`, group)
 }
 
 // TestMerge_EqualsUpstream compares the merged text with what upstream makes of the objects.
@@ -55,18 +57,27 @@ func TestMerge_EqualsUpstream(t *testing.T) {
 	const text, number = `{"type":"string"}`, `{"type":"number","description":"\u003ctwo\u003e"}`
 	parameter := func(name string) string { return fmt.Sprintf(`{"name":%q,"in":"query","type":"string"}`, name) }
 	for name, parts := range map[string][]string{
-		"one":                    {document("/a", named{"A": text}, named{"p": parameter("p")})},
-		"nothing in common":      {document("/a", named{"A": text}, nil), document("/b", named{"B": number}, named{"p": parameter("p")})},
-		"equal definitions":      {document("/a", named{"A": text}, nil), document("/b", named{"A": text, "B": number}, nil)},
-		"the same path":          {document("/a", named{"A": text}, nil), document("/a", named{"B": number}, nil)},
-		"equal but for escapes":  {document("/a", named{"A": number}, nil), document("/b", named{"A": strings.ReplaceAll(strings.ReplaceAll(number, `\u003c`, "<"), `\u003e`, ">")}, nil)},
-		"kinds":                  {document("/a", named{"A": kinds("b")}, nil), document("/b", named{"A": kinds("a")}, nil), document("/c", named{"A": kinds("c")}, nil), document("/d", named{"A": kinds("c")}, nil)},
-		"another definition":     {document("/a", named{"A": text}, nil), document("/b", named{"A": number, "B": kinds("b")}, nil)},
-		"another twice":          {document("/a", named{"A": text}, nil), document("/b", named{"A": number}, nil), document("/c", named{"A": number}, nil), document("/d", named{"A": kinds("d")}, nil)},
-		"another is there":       {document("/a", named{"A": text, "A_v2": text}, nil), document("/b", named{"A": number, "A_v3": text}, nil)},
-		"another parameter":      {document("/a", nil, named{"p": parameter("p")}), document("/b", nil, named{"p": parameter("q")}), document("/c", named{"A": text}, named{"p": parameter("q")})},
-		"without paths":          {document("/a", named{"A": text}, nil), `{"swagger":"2.0","paths":{},"definitions":{"B":{"type":"string"}}}`},
-		"first without anything": {`{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{}}`, document("/b", named{"A": number}, nil)},
+		"one": {document("/a", named{"A": text}, named{"p": parameter("p")})},
+		"nothing in common": {document("/a", named{"A": text}, nil),
+			document("/b", named{"B": number}, named{"p": parameter("p")})},
+		"equal definitions": {document("/a", named{"A": text}, nil), document("/b", named{"A": text, "B": number}, nil)},
+		"the same path":     {document("/a", named{"A": text}, nil), document("/a", named{"B": number}, nil)},
+		"equal but for escapes": {document("/a", named{"A": number}, nil),
+			document("/b", named{"A": strings.ReplaceAll(strings.ReplaceAll(number, `\u003c`, "<"), `\u003e`, ">")}, nil)},
+		"kinds": {document("/a", named{"A": kinds("b")}, nil), document("/b", named{"A": kinds("a")}, nil),
+			document("/c", named{"A": kinds("c")}, nil), document("/d", named{"A": kinds("c")}, nil)},
+		"another definition": {document("/a", named{"A": text}, nil),
+			document("/b", named{"A": number, "B": kinds("b")}, nil)},
+		"another twice": {document("/a", named{"A": text}, nil), document("/b", named{"A": number}, nil),
+			document("/c", named{"A": number}, nil), document("/d", named{"A": kinds("d")}, nil)},
+		"another is there": {document("/a", named{"A": text, "A_v2": text}, nil),
+			document("/b", named{"A": number, "A_v3": text}, nil)},
+		"another parameter": {document("/a", nil, named{"p": parameter("p")}),
+			document("/b", nil, named{"p": parameter("q")}), document("/c", named{"A": text}, named{"p": parameter("q")})},
+		"without paths": {document("/a", named{"A": text}, nil),
+			`{"swagger":"2.0","paths":{},"definitions":{"B":{"type":"string"}}}`},
+		"first without anything": {`{"swagger":"2.0","info":{"title":"x","version":"1"},"paths":{}}`,
+			document("/b", named{"A": number}, nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,11 +124,13 @@ func TestMerge_AddsKinds(t *testing.T) {
 		"alone":           {"A": kinds("a")},
 		"with a renaming": {"A": kinds("a"), "B": `{"type":"string"}`},
 	} {
-		whole, err := parseSwagger([]byte(document("/a", map[string]string{"A": `{"type":"object","description":"a <kind>"}`, "B": `{"type":"number"}`}, nil)))
+		whole, err := parseSwagger([]byte(document("/a",
+			map[string]string{"A": `{"type":"object","description":"a <kind>"}`, "B": `{"type":"number"}`}, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := whole.add([]byte(document("/b", other, nil))); err != nil || !strings.Contains(string(whole.definitions["A"]), `"group":"a"`) {
+		if err := whole.add([]byte(document("/b", other, nil))); err != nil ||
+			!strings.Contains(string(whole.definitions["A"]), `"group":"a"`) {
 			t.Errorf("%s: %s, %v", name, whole.definitions["A"], err)
 		}
 	}
@@ -250,7 +263,8 @@ func definitions() (documents [][]byte) {
 	for i := range 90 {
 		properties := make([]string, 500)
 		for j := range properties {
-			properties[j] = fmt.Sprintf(`"property%d":{"type":"string","description":%q}`, j, strings.Repeat("what it says ", 12))
+			properties[j] = fmt.Sprintf(`"property%d":{"type":"string","description":%q}`, j,
+				strings.Repeat("what it says ", 12))
 		}
 		documents = append(documents, []byte(document(fmt.Sprintf("/apis/g%d", i), map[string]string{
 			fmt.Sprintf("K%d", i): `{"type":"object","properties":{` + strings.Join(properties, ",") + `}}`,

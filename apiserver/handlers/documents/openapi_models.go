@@ -175,8 +175,8 @@ func Join(all ...common.GetOpenAPIDefinitions) common.GetOpenAPIDefinitions {
 	}
 }
 
-// Model is a struct that is an object, or part of one. The tag description of a field is its description, and the tag openapi
-// is "optional" for one that is always written and need not be given.
+// Model is a struct that is an object, or part of one. The tag description of a field is its description, and the tag
+// openapi is "optional" for one that is always written and need not be given.
 type Model struct {
 	Type        interface{ OpenAPIModelName() string }
 	Description string
@@ -273,7 +273,8 @@ func Hash(s string) string { return fmt.Sprintf("%X", sha512.Sum512([]byte(s))) 
 // start time stands for it, because clients cache a document until its hash changes.
 func BuildIdentity(started time.Time, emulated string) string {
 	program := started.Format(time.RFC3339Nano)
-	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" && build.Main.Version != "(devel)" && !strings.Contains(build.Main.Version, "+dirty") {
+	if build, ok := debug.ReadBuildInfo(); ok && build.Main.Version != "" && build.Main.Version != "(devel)" &&
+		!strings.Contains(build.Main.Version, "+dirty") {
 		program = build.String()
 	}
 	return fmt.Sprintf("%s\n%s\n%v", program, emulated, utilfeature.DefaultFeatureGate)

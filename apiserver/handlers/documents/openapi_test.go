@@ -93,7 +93,9 @@ func TestService_BuildsOnRequest(t *testing.T) {
 	t.Parallel()
 	built := 0
 	service := openapi.NewOpenAPI()
-	service.Set("example", counting(models().Source([]openapi.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"), &built))
+	service.Set("example",
+		counting(models().Source([]openapi.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"),
+			&built))
 	location := index(t, service)["apis/example/v1"]
 	if built != 0 {
 		t.Fatalf("%d documents were built for the index", built)
@@ -159,7 +161,8 @@ func TestService_KeepsTheBuiltinPart(t *testing.T) {
 	}
 }
 
-// Definitions may change faster than a document is built. Requests that wait get what began to be built after they came.
+// Definitions may change faster than a document is built. Requests that wait get what began to be built after they
+// came.
 func TestService_RequestsShareABuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,17 +192,20 @@ func TestService_BuildsHoldUpNoOthers(t *testing.T) {
 		service := openapi.NewOpenAPI()
 		service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
 		get(t, service, "/openapi/v3/apis/example/v1")
-		service.Set("slow", openapi.Source{V3: map[string]openapi.Document{"apis/slow/v1": {Hash: "b", JSON: func(context.Context) ([]byte, error) {
-			time.Sleep(time.Minute)
-			return []byte("{}"), nil
-		}}}})
+		service.Set("slow",
+			openapi.Source{V3: map[string]openapi.Document{"apis/slow/v1": {Hash: "b",
+				JSON: func(context.Context) ([]byte, error) {
+					time.Sleep(time.Minute)
+					return []byte("{}"), nil
+				}}}})
 		go get(t, service, "/openapi/v3/apis/slow/v1")
 		synctest.Wait()
 		begun := time.Now()
 		if status := get(t, service, "/openapi/v3/apis/example/v1").Code; status != http.StatusOK || time.Since(begun) > 0 {
 			t.Errorf("%d after %v", status, time.Since(begun))
 		}
-		if status := get(t, service, "/openapi/v3/apis/nothing/v1").Code; status != http.StatusNotFound || time.Since(begun) > 0 {
+		if status := get(t, service, "/openapi/v3/apis/nothing/v1").Code; status != http.StatusNotFound ||
+			time.Since(begun) > 0 {
 			t.Errorf("%d after %v", status, time.Since(begun))
 		}
 		time.Sleep(time.Minute)
@@ -233,7 +239,8 @@ func TestService_HashNamesTheDocument(t *testing.T) {
 	if w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != current {
 		t.Errorf("%d to %q, want %q", w.Code, w.Header().Get("Location"), current)
 	}
-	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "" {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusOK ||
+		w.Header().Get("Cache-Control") != "" {
 		t.Errorf("without a hash: %d %v", w.Code, w.Header())
 	}
 }
@@ -260,7 +267,8 @@ func TestBuildIdentity_CoversTheGatesAndTheVersion(t *testing.T) {
 	for _, enums := range []bool{true, false} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.OpenAPIEnums, enums)
 		for _, emulated := range []string{"1.36", "1.37"} {
-			source := openapi.NewModels(emulated, definitions).Source([]openapi.Root{root}, openapi.BuildIdentity(started, emulated))
+			source := openapi.NewModels(emulated, definitions).Source([]openapi.Root{root},
+				openapi.BuildIdentity(started, emulated))
 			text, err := source.V3[root.Path].JSON(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -354,7 +362,8 @@ func TestService_RetriesAFailedDocument(t *testing.T) {
 			return []byte(`{}`), nil
 		},
 	}}})
-	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "models") {
+	if w := get(t, service, "/openapi/v3/apis/example/v1"); w.Code != http.StatusInternalServerError ||
+		strings.Contains(w.Body.String(), "models") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	broken = false
@@ -390,7 +399,9 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 	}
 	// Sources are asked in the order of their names: an error of the first does not hide
 	// the second.
-	service.Set("a", openapi.Source{V2: func(context.Context, func([]byte) error) error { return errors.New("no models") }})
+	service.Set("a", openapi.Source{V2: func(context.Context, func([]byte) error) error {
+		return errors.New("no models")
+	}})
 	service.Set("b", source("1"))
 	for i := range 2 {
 		w := get(t, service, "/openapi/v3/apis/example/v1?hash=1")
@@ -428,7 +439,9 @@ func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 			<-finish
 			return add([]byte(`{"info":{},"paths":{}}`))
 		},
-		V3: map[string]openapi.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) { return []byte(`{}`), nil }}},
+		V3: map[string]openapi.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) {
+			return []byte(`{}`), nil
+		}}},
 	})
 	done := make(chan int)
 	go func() { done <- get(t, service, "/openapi/v2").Code }()

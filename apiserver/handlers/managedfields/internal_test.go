@@ -56,7 +56,8 @@ func TestParts_HaveTheSpec(t *testing.T) {
 			t.Fatal(err)
 		}
 		object.GetObjectKind().SetGroupVersionKind(kinds[0])
-		models := documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(util.GetCanonicalTypeName(object))
+		models := documents.NewModels("test", generated.GetOpenAPIDefinitions,
+			legacyscheme.Scheme).Schemas(util.GetCanonicalTypeName(object))
 		v, err := NewTypeConverter(models).ObjectToTyped(object, typed.AllowDuplicates)
 		if err != nil {
 			t.Fatal(err)

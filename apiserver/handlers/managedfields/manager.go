@@ -103,8 +103,10 @@ func (m *Manager) keeps(brought, entries []metav1.ManagedFieldsEntry) bool {
 }
 
 func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
-	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
-		a.Time.Equal(b.Time) && a.FieldsType == b.FieldsType && a.FieldsV1 != nil && b.FieldsV1 != nil && a.FieldsV1.Equal(*b.FieldsV1)
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion &&
+		a.Subresource == b.Subresource &&
+		a.Time.Equal(b.Time) && a.FieldsType == b.FieldsType && a.FieldsV1 != nil && b.FieldsV1 != nil &&
+		a.FieldsV1.Equal(*b.FieldsV1)
 }
 
 // Apply applies a configuration to live. It fails if the configuration changes fields of other

@@ -35,7 +35,8 @@ var kinds = sync.OnceValue(func() (all []schema.GroupVersionKind) {
 			continue
 		}
 		_, err = meta.Accessor(object)
-		if _, internalErr := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal)); err == nil && internalErr == nil {
+		if _, internalErr := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal)); err == nil &&
+			internalErr == nil {
 			all = append(all, kind)
 		}
 	}
@@ -52,7 +53,8 @@ var converter = sync.OnceValue(func() upstream.TypeConverter {
 		}
 		names = append(names, util.GetCanonicalTypeName(object))
 	}
-	return managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions, legacyscheme.Scheme).Schemas(names...))
+	return managedfields.NewTypeConverter(documents.NewModels("test", generated.GetOpenAPIDefinitions,
+		legacyscheme.Scheme).Schemas(names...))
 })
 
 // unsafeConvertor is the convertor that the server uses.
@@ -92,7 +94,9 @@ func fieldsOf(t testing.TB, object runtime.Object) string {
 		if f.Time == nil || f.Time.Location().String() != "UTC" {
 			t.Errorf("time %v", f.Time)
 		}
-		entries = append(entries, strings.Join([]string{f.Manager, string(f.Operation), f.APIVersion, f.FieldsType, f.FieldsV1.GetRawString(), f.Subresource}, " "))
+		entries = append(entries,
+			strings.Join([]string{f.Manager, string(f.Operation), f.APIVersion, f.FieldsType, f.FieldsV1.GetRawString(),
+				f.Subresource}, " "))
 	}
 	// Entries are sorted by their times, which differ between two computations.
 	slices.Sort(entries)
@@ -100,7 +104,9 @@ func fieldsOf(t testing.TB, object runtime.Object) string {
 }
 
 // computed returns the managed fields that upstream's field manager computes.
-func computed(t testing.TB, manager *upstream.FieldManager, kind schema.GroupVersionKind, object runtime.Object, by string) string {
+func computed(
+	t testing.TB, manager *upstream.FieldManager, kind schema.GroupVersionKind, object runtime.Object, by string,
+) string {
 	t.Helper()
 	object = object.DeepCopyObject()
 	empty, err := legacyscheme.Scheme.New(kind)
@@ -132,7 +138,9 @@ func FuzzTrack(f *testing.F) {
 
 // fuzzKinds fuzzes with random objects of all kinds, in their internal version and without
 // managed fields. Its seeds have an object of each kind.
-func fuzzKinds(f *testing.F, test func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand)) {
+func fuzzKinds(
+	f *testing.F, test func(t *testing.T, kind schema.GroupVersionKind, object runtime.Object, random *rand.Rand),
+) {
 	f.Helper()
 	if testing.Short() {
 		f.Skip("compares every kind")
@@ -147,7 +155,8 @@ func fuzzKinds(f *testing.F, test func(t *testing.T, kind schema.GroupVersionKin
 		if err != nil {
 			t.Fatal(err)
 		}
-		fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0, 2).MaxDepth(8).Fill(object)
+		fuzzer.FuzzerFor(kubetesting.FuzzerFuncs, random, legacyscheme.Codecs).NilChance(0.5).NumElements(0,
+			2).MaxDepth(8).Fill(object)
 		mustAccess(t, object).SetManagedFields(nil)
 		test(t, kind, object, random)
 	})
@@ -239,7 +248,8 @@ func TestTracker_SharesFieldSets(t *testing.T) {
 	for _, c := range []struct {
 		pod     *core.Pod
 		manager string
-	}{{samplePod("a", "x"), "one"}, {samplePod("b", "y"), "two"}, {samplePod("c", "z"), ""}, {samplePod("f", "z"), "not \xff UTF-8"}, {tolerant, "one"}, {renamed, "one"}} {
+	}{{samplePod("a", "x"), "one"}, {samplePod("b", "y"), "two"}, {samplePod("c", "z"), ""},
+		{samplePod("f", "z"), "not \xff UTF-8"}, {tolerant, "one"}, {renamed, "one"}} {
 		want := computed(t, manager, kind, c.pod, c.manager)
 		create(t, tracker, c.pod, c.manager)
 		if got := fieldsOf(t, c.pod); got != want || want == "" {

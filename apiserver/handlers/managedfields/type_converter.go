@@ -62,7 +62,9 @@ type knownType struct {
 func (c *TypeConverter) Prepare() { _, _ = c.build() }
 
 // ObjectToTyped implements managedfields.TypeConverter.
-func (c *TypeConverter) ObjectToTyped(object runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (c *TypeConverter) ObjectToTyped(
+	object runtime.Object, opts ...typed.ValidationOptions,
+) (*typed.TypedValue, error) {
 	upstream, err := c.build()
 	if err != nil {
 		return nil, err
@@ -81,7 +83,8 @@ func (c *TypeConverter) ObjectToTyped(object runtime.Object, opts ...typed.Valid
 	}
 	converted, err := upstream.ObjectToTyped(object, opts...)
 	if err == nil {
-		c.types.Store(kind, knownType{typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()}, partsOf(object, converted)})
+		c.types.Store(kind,
+			knownType{typed.ParseableType{Schema: converted.Schema(), TypeRef: converted.TypeRef()}, partsOf(object, converted)})
 	}
 	return converted, err
 }

@@ -31,7 +31,9 @@ func podOf(containers ...corev1.Container) *corev1.Pod {
 	}
 }
 
-func typedOf(t *testing.T, c upstream.TypeConverter, pod *corev1.Pod, options ...typed.ValidationOptions) *typed.TypedValue {
+func typedOf(
+	t *testing.T, c upstream.TypeConverter, pod *corev1.Pod, options ...typed.ValidationOptions,
+) *typed.TypedValue {
 	t.Helper()
 	v, err := c.ObjectToTyped(pod, options...)
 	if err != nil {
@@ -45,7 +47,8 @@ func typedOf(t *testing.T, c upstream.TypeConverter, pod *corev1.Pod, options ..
 func TestTypeConverter_Converts(t *testing.T) {
 	c := podConverter()
 	image := func(image string) *corev1.Pod {
-		return podOf(corev1.Container{Name: "c", Image: image, Env: []corev1.EnvVar{{Name: "E", Value: "1"}, {Name: "E", Value: "2"}}})
+		return podOf(corev1.Container{Name: "c", Image: image,
+			Env: []corev1.EnvVar{{Name: "E", Value: "1"}, {Name: "E", Value: "2"}}})
 	}
 	first := typedOf(t, c, image("one"), typed.AllowDuplicates)
 	again := typedOf(t, c, image("one"), typed.AllowDuplicates)

@@ -94,7 +94,9 @@ type managed struct {
 // update returns the managed fields of object, which manager makes of live, as upstream's field
 // manager computes them. Both objects are of the internal version and have no managed fields;
 // entries are those of live.
-func (m *Manager) update(live, object runtime.Object, entries []metav1.ManagedFieldsEntry, manager string) ([]metav1.ManagedFieldsEntry, error) {
+func (m *Manager) update(
+	live, object runtime.Object, entries []metav1.ManagedFieldsEntry, manager string,
+) ([]metav1.ManagedFieldsEntry, error) {
 	if manager == "" {
 		manager = "unknown"
 	}
@@ -217,7 +219,8 @@ func (m *Manager) addFields(all []managed, changed *fieldpath.Set, manager strin
 	if changed = changed.Difference(metadataSet); changed.Empty() {
 		return all, nil
 	}
-	own := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: m.version, Subresource: m.Subresource}
+	own := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate,
+		APIVersion: m.version, Subresource: m.Subresource}
 	i := slices.IndexFunc(all, func(m managed) bool { return sameManager(&m.ManagedFieldsEntry, &own) })
 	if i < 0 {
 		i, all = len(all), append(all, managed{own, nil, changed})
@@ -320,12 +323,16 @@ type objectMap struct {
 }
 
 // Zip implements value.Map.
-func (m objectMap) Zip(other value.Map, order value.MapTraverseOrder, visit func(key string, lhs, rhs value.Value) bool) bool {
+func (m objectMap) Zip(
+	other value.Map, order value.MapTraverseOrder, visit func(key string, lhs, rhs value.Value) bool,
+) bool {
 	return m.ZipUsing(value.HeapAllocator, other, order, visit)
 }
 
 // ZipUsing implements value.Map. It does not visit the parts that are equal.
-func (m objectMap) ZipUsing(a value.Allocator, other value.Map, order value.MapTraverseOrder, visit func(key string, lhs, rhs value.Value) bool) bool {
+func (m objectMap) ZipUsing(
+	a value.Allocator, other value.Map, order value.MapTraverseOrder, visit func(key string, lhs, rhs value.Value) bool,
+) bool {
 	o, ok := other.(objectMap)
 	if !ok {
 		return m.Map.ZipUsing(a, other, order, visit)
@@ -471,7 +478,8 @@ func hasScalar(t reflect.Type, scalar smdschema.Scalar) bool {
 		return scalar == smdschema.String || scalar == smdschema.Untyped
 	case reflect.Bool:
 		return scalar == smdschema.Boolean || scalar == smdschema.Untyped
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Float32, reflect.Float64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16,
+		reflect.Uint32, reflect.Float32, reflect.Float64:
 		return scalar == smdschema.Numeric || scalar == smdschema.Untyped
 	case reflect.Slice: // a nil slice is null, which any scalar may be
 		return t.Elem().Kind() == reflect.Uint8 && (scalar == smdschema.String || scalar == smdschema.Untyped)

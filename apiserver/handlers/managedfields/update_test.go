@@ -26,10 +26,13 @@ import (
 
 // updaterOf returns a Manager and upstream's field manager with upstream's own
 // converter. Both ignore the same field.
-func updaterOf(t testing.TB, kind schema.GroupVersionKind, subresource, ignored string) (*managedfields.Manager, *upstream.FieldManager) {
+func updaterOf(
+	t testing.TB, kind schema.GroupVersionKind, subresource, ignored string,
+) (*managedfields.Manager, *upstream.FieldManager) {
 	t.Helper()
 	version := fieldpath.APIVersion(kind.GroupVersion().String())
-	filters := fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{version: fieldpath.NewSet(fieldpath.MakePathOrDie(ignored))})
+	filters := fieldpath.NewExcludeFilterSetMap(
+		map[fieldpath.APIVersion]*fieldpath.Set{version: fieldpath.NewSet(fieldpath.MakePathOrDie(ignored))})
 	var managers []*upstream.FieldManager
 	for _, types := range []upstream.TypeConverter{converter(), upstreamConverter()} {
 		manager, err := upstream.NewDefaultFieldManager(types, unsafeConvertor, legacyscheme.Scheme, legacyscheme.Scheme,
@@ -105,7 +108,8 @@ func TestUpdater_LeavesTheUnusualToUpstream(t *testing.T) {
 	ours, theirs := updaterOf(t, kind, "", "status")
 	at := metav1.NewTime(time.Now().Add(-time.Hour).UTC().Truncate(time.Second))
 	entry := func(manager, fields string, change func(*metav1.ManagedFieldsEntry)) metav1.ManagedFieldsEntry {
-		e := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields), Time: &at}
+		e := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields), Time: &at}
 		if change != nil {
 			change(&e)
 		}
@@ -117,19 +121,25 @@ func TestUpdater_LeavesTheUnusualToUpstream(t *testing.T) {
 	}
 	const labels, node = `{"f:metadata":{"f:labels":{".":{},"f:app":{}}}}`, `{"f:spec":{"f:nodeName":{}}}`
 	for name, entries := range map[string][]metav1.ManagedFieldsEntry{
-		"usual":                {entry("one", labels, nil), entry("two", node, nil)},
-		"the same manager":     {entry("tester", labels, nil)},
-		"another version":      {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.APIVersion = "v0" }), entry("two", node, nil)},
-		"another operation":    {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.Operation = "Destroy" })},
-		"another type":         {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV2" })},
-		"twice":                {entry("one", labels, nil), entry("one", node, nil)},
-		"no fields":            {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = nil }), entry("two", node, nil)},
-		"an empty set":         {entry("one", `{}`, nil), entry("two", node, nil)},
-		"not JSON":             {entry("one", `{`, nil)},
-		"another order":        {entry("one", `{"f:spec":{"f:nodeName":{}},"f:metadata":{"f:labels":{"f:b":{}, "f:a":{}}}}`, nil)},
-		"escapes":              {entry("one", `{"f:metadata":{"f:labels":{"f:\u0061pp":{}}}}`, nil)},
-		"managed fields":       {entry("one", `{"f:metadata":{"f:managedFields":{},"f:name":{}}}`, nil)},
-		"an atomic's part":     {entry("one", `{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{"f:command":{"v:\"x\"":{}}}}}}`, nil)},
+		"usual":            {entry("one", labels, nil), entry("two", node, nil)},
+		"the same manager": {entry("tester", labels, nil)},
+		"another version": {entry("one", labels, func(e *metav1.ManagedFieldsEntry) {
+			e.APIVersion = "v0"
+		}), entry("two", node, nil)},
+		"another operation": {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.Operation = "Destroy" })},
+		"another type":      {entry("one", labels, func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV2" })},
+		"twice":             {entry("one", labels, nil), entry("one", node, nil)},
+		"no fields": {entry("one", labels, func(e *metav1.ManagedFieldsEntry) {
+			e.FieldsV1 = nil
+		}), entry("two", node, nil)},
+		"an empty set": {entry("one", `{}`, nil), entry("two", node, nil)},
+		"not JSON":     {entry("one", `{`, nil)},
+		"another order": {entry("one", `{"f:spec":{"f:nodeName":{}},"f:metadata":{"f:labels":{"f:b":{}, "f:a":{}}}}`,
+			nil)},
+		"escapes":        {entry("one", `{"f:metadata":{"f:labels":{"f:\u0061pp":{}}}}`, nil)},
+		"managed fields": {entry("one", `{"f:metadata":{"f:managedFields":{},"f:name":{}}}`, nil)},
+		"an atomic's part": {entry("one",
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{"f:command":{"v:\"x\"":{}}}}}}`, nil)},
 		"as many as there are": many,
 	} {
 		live, object := samplePod("a", "x"), samplePod("a", "y")
@@ -202,7 +212,9 @@ var upstreamConverter = sync.OnceValue(func() upstream.TypeConverter {
 	return converter
 })
 
-func managerOf(t testing.TB, types upstream.TypeConverter, kind schema.GroupVersionKind, subresource string) *upstream.FieldManager {
+func managerOf(
+	t testing.TB, types upstream.TypeConverter, kind schema.GroupVersionKind, subresource string,
+) *upstream.FieldManager {
 	t.Helper()
 	manager, err := upstream.NewDefaultFieldManager(types, unsafeConvertor, legacyscheme.Scheme, legacyscheme.Scheme,
 		kind, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}, subresource, nil)

@@ -55,7 +55,8 @@ func (r *write) patch(patcher rest.Patcher) error {
 	if err := r.decodeOptions(p.options); err != nil {
 		return err
 	}
-	if err := checkOptions("PatchOptions", &p.options.TypeMeta, validation.ValidatePatchOptions(p.options, p.media)); err != nil {
+	if err := checkOptions("PatchOptions", &p.options.TypeMeta,
+		validation.ValidatePatchOptions(p.options, p.media)); err != nil {
 		return err
 	}
 	document, err := p.document()
@@ -87,7 +88,8 @@ func (r *write) patch(patcher rest.Patcher) error {
 		}
 		return obj, r.admitUpdate(obj, live, options)
 	})
-	result, created, err := patcher.Update(r.ctx, r.name, info, r.createValidation(options), r.updateValidation(options), p.isApply(), options)
+	result, created, err := patcher.Update(r.ctx, r.name, info, r.createValidation(options), r.updateValidation(options),
+		p.isApply(), options)
 	return r.answerUpdate(result, created, err)
 }
 
@@ -151,7 +153,8 @@ func (p *patch) prepare(patcher rest.Patcher) (err error) {
 		if isStrict(p.options.FieldValidation) {
 			decoded = info.StrictSerializer
 		}
-		p.codec = runtime.NewCodec(s.Serializer.EncoderForVersion(info.Serializer, s.Kind.GroupVersion()), s.Serializer.DecoderToVersion(decoded, s.HubGroupVersion))
+		p.codec = runtime.NewCodec(s.Serializer.EncoderForVersion(info.Serializer, s.Kind.GroupVersion()),
+			s.Serializer.DecoderToVersion(decoded, s.HubGroupVersion))
 	}
 	return nil
 }
@@ -225,7 +228,8 @@ func (p *patch) mergeWhole(live runtime.Object) (runtime.Object, error) {
 // leavesManagedFields reports whether the patch leaves managed fields alone. A JSON patch may
 // copy and test whole objects. A name that is written with escapes counts as theirs.
 func (p *patch) leavesManagedFields() bool {
-	return p.media != types.JSONPatchType && !bytes.Contains(p.body, []byte("managedFields")) && !bytes.Contains(p.body, []byte(`\u`))
+	return p.media != types.JSONPatchType && !bytes.Contains(p.body, []byte("managedFields")) &&
+		!bytes.Contains(p.body, []byte(`\u`))
 }
 
 // maxOperations bounds the operations of a JSON patch; upstream's value.
@@ -273,11 +277,13 @@ func (p *patch) report(unknown []error, object func() string) error {
 }
 
 func invalid(object string, err error) error {
-	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), object, err.Error())})
+	return apierrors.NewInvalid(schema.GroupKind{}, "",
+		field.ErrorList{field.Invalid(field.NewPath("patch"), object, err.Error())})
 }
 
 func unprocessable(err error) error {
-	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(),
+		0, false)
 }
 
 // jsonPatchOp has the members that an operation of a JSON patch may have.
@@ -359,7 +365,8 @@ func (p *patch) mergeStrategic(live runtime.Object) (runtime.Object, error) {
 		return nil, err
 	}
 	shown := func() string { return fmt.Sprintf("%+v", changes) }
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, obj, isStrict(p.options.FieldValidation)); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, obj,
+		isStrict(p.options.FieldValidation)); err != nil {
 		strict, ok := runtime.AsStrictDecodingError(err)
 		if !ok {
 			return nil, invalid(shown(), err)
@@ -376,7 +383,8 @@ func (p *patch) mergeStrategic(live runtime.Object) (runtime.Object, error) {
 func strategicError(err error) error {
 	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
-		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
 		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, mergepatch.ErrNoListOfLists), errors.Is(err, mergepatch.ErrPatchContentNotMatchRetainKeys):

@@ -167,9 +167,12 @@ func checkOptions(kind string, meta *metav1.TypeMeta, errs field.ErrorList) erro
 
 // attributes describes the request to admission. object and old are nil where admission
 // learns them later.
-func (r *write) attributes(operation admission.Operation, object, old, options runtime.Object, dryRun []string) admission.Attributes {
+func (r *write) attributes(
+	operation admission.Operation, object, old, options runtime.Object, dryRun []string,
+) admission.Attributes {
 	s := r.Scope
-	return admission.NewAttributesRecord(object, old, s.Kind, r.namespace, r.name, s.Resource, s.Subresource, operation, options, dryrun.IsDryRun(dryRun), r.user)
+	return admission.NewAttributesRecord(object, old, s.Kind, r.namespace, r.name, s.Resource, s.Subresource, operation,
+		options, dryrun.IsDryRun(dryRun), r.user)
 }
 
 // manager is the field manager of the request: the one that it names, or else the user agent up
@@ -260,7 +263,9 @@ func isStrict(directive string) bool { return directive != metav1.FieldValidatio
 
 // decode decodes the object in a body to the internal version, and returns the version that
 // the body has.
-func (r *write) decode(info runtime.SerializerInfo, body []byte, into runtime.Object, directive string) (runtime.Object, schema.GroupVersion, error) {
+func (r *write) decode(
+	info runtime.SerializerInfo, body []byte, into runtime.Object, directive string,
+) (runtime.Object, schema.GroupVersion, error) {
 	serializer := info.Serializer
 	if isStrict(directive) {
 		serializer = info.StrictSerializer
@@ -284,9 +289,11 @@ func (r *write) decodeError(cause error, into runtime.Object, gvk *schema.GroupV
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if gvk != nil && gvk.Kind != "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, kinds[0].Kind, cause))
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version,
+			kinds[0].Kind, cause))
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", kinds[0].Kind, cause, summary(body)))
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)",
+		kinds[0].Kind, cause, summary(body)))
 }
 
 // summary returns the beginning of a body, for an error.
@@ -306,14 +313,16 @@ func summary(body []byte) string {
 }
 
 func badVersion(has, want schema.GroupVersion) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%v)", has, want))
+	return apierrors.NewBadRequest(
+		fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%v)", has, want))
 }
 
 // warn adds a warning for each unknown or repeated field. The YAML decoder has several of them
 // in one error.
 func (r *write) warn(errs []error) {
 	for _, err := range errs {
-		text, ok := strings.CutPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: unmarshal errors:\n")
+		text, ok := strings.CutPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "),
+			"yaml: unmarshal errors:\n")
 		if !ok {
 			warning.AddWarning(r.req.Context(), "", err.Error())
 			continue
@@ -327,7 +336,8 @@ func (r *write) warn(errs []error) {
 // setNamespace sets the namespace of an object to that of the request. It fails if the object
 // has another.
 func (r *write) setNamespace(object metav1.Object) error {
-	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForResource(r.namespace, r.Scope.Resource), object)
+	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForResource(r.namespace,
+		r.Scope.Resource), object)
 }
 
 // checkName checks that the object has the name and the namespace of the request.
@@ -335,11 +345,15 @@ func (r *write) checkName(obj runtime.Object) error {
 	namespace, name, err := r.Scope.Namer.ObjectName(obj)
 	switch {
 	case err != nil:
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: %v", r.name, err))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: %v", r.name,
+			err))
 	case name != r.name:
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, r.name))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)",
+			name, r.name))
 	case r.namespace != "" && namespace != "" && namespace != r.namespace:
-		return apierrors.NewBadRequest(fmt.Sprintf("the namespace of the object (%s) does not match the namespace on the request (%s)", namespace, r.namespace))
+		return apierrors.NewBadRequest(
+			fmt.Sprintf("the namespace of the object (%s) does not match the namespace on the request (%s)", namespace,
+				r.namespace))
 	}
 	return nil
 }
@@ -378,7 +392,8 @@ func (r *write) mutate(attributes admission.Attributes) error {
 	}
 	if err := upstream.ValidateManagedFields(after); err != nil {
 		object.SetManagedFields(before)
-		warning.AddWarning(r.ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
+		warning.AddWarning(r.ctx, "",
+			fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
 	}
 	return nil
 }
@@ -440,7 +455,9 @@ func (r *write) transform(result runtime.Object, target schema.GroupVersionKind)
 		return result, nil
 	}
 	if target.Kind == "PartialObjectMetadataList" {
-		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", result))
+		return nil,
+			notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)",
+				result))
 	}
 	return Partial(result, target.GroupVersion())
 }
@@ -488,7 +505,8 @@ func (r *write) table(result runtime.Object, gv schema.GroupVersion) (runtime.Ob
 // DecodeTableOptions decodes the options of a request for a table.
 func DecodeTableOptions(req *http.Request) (*metav1.TableOptions, error) {
 	options := &metav1.TableOptions{}
-	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), metav1.SchemeGroupVersion, options); err != nil {
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), metav1.SchemeGroupVersion,
+		options); err != nil {
 		return nil, err
 	}
 	switch errs := tablevalidation.ValidateTableOptions(options); len(errs) {
@@ -503,5 +521,6 @@ func DecodeTableOptions(req *http.Request) (*metav1.TableOptions, error) {
 
 // notAcceptable is upstream's error of a form that the result does not have.
 func notAcceptable(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: message}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotAcceptable,
+		Reason: "NotAcceptable", Message: message}}
 }

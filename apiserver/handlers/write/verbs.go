@@ -46,7 +46,9 @@ func (h *Handlers) Create(s rest.Storage) http.HandlerFunc {
 // unnamedCreater creates objects whose names are not in the path.
 type unnamedCreater struct{ rest.Creater }
 
-func (c unnamedCreater) Create(ctx context.Context, _ string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (c unnamedCreater) Create(
+	ctx context.Context, _ string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	return c.Creater.Create(ctx, obj, validate, options)
 }
 
@@ -114,7 +116,8 @@ func (r *write) create(creater rest.NamedCreater, hasName bool) (err error) {
 		return err
 	}
 	r.dedupOwners(obj, true)
-	result, err := r.finish(creater.Create(r.ctx, r.name, obj, rest.AdmissionToValidateObjectFunc(r.admit, attributes, r.Scope), options))
+	result, err := r.finish(creater.Create(r.ctx, r.name, obj,
+		rest.AdmissionToValidateObjectFunc(r.admit, attributes, r.Scope), options))
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,8 @@ func (r *write) update(updater rest.Updater) error {
 		obj = r.Fields.Update(live, obj, manager)
 		return obj, r.admitUpdate(obj, live, options)
 	})
-	result, created, err := updater.Update(r.ctx, r.name, info, r.createValidation(options), r.updateValidation(options), false, options)
+	result, created, err := updater.Update(r.ctx, r.name, info, r.createValidation(options), r.updateValidation(options),
+		false, options)
 	return r.answerUpdate(result, created, err)
 }
 
@@ -211,14 +215,16 @@ func (r *write) admitUpdate(obj, live runtime.Object, options *metav1.UpdateOpti
 
 // updateValidation returns the validating admission of an update.
 func (r *write) updateValidation(options *metav1.UpdateOptions) rest.ValidateObjectUpdateFunc {
-	return rest.AdmissionToValidateObjectUpdateFunc(r.admit, r.attributes(admission.Update, nil, nil, options, options.DryRun), r.Scope)
+	return rest.AdmissionToValidateObjectUpdateFunc(r.admit,
+		r.attributes(admission.Update, nil, nil, options, options.DryRun), r.Scope)
 }
 
 // createValidation returns the check of an update that creates: the user must be allowed to
 // create, and then validating admission is asked.
 func (r *write) createValidation(options *metav1.UpdateOptions) rest.ValidateObjectFunc {
 	s := r.Scope
-	validate := rest.AdmissionToValidateObjectFunc(r.admit, r.attributes(admission.Create, nil, nil, createOptions(options), options.DryRun), s)
+	validate := rest.AdmissionToValidateObjectFunc(r.admit,
+		r.attributes(admission.Create, nil, nil, createOptions(options), options.DryRun), s)
 	attributes := authorizer.AttributesRecord{
 		User:            r.user,
 		ResourceRequest: true,
@@ -288,7 +294,8 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 		audit.AddAuditAnnotation(r.ctx, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
 		provider, ok := deleter.(rest.CorruptObjectDeleterProvider)
 		if !ok || provider.GetCorruptObjDeleter() == nil {
-			return apierrors.NewInternalError(errors.New("no unsafe deleter provided, can not honor ignoreStoreReadErrorWithClusterBreakingPotential"))
+			return apierrors.NewInternalError(
+				errors.New("no unsafe deleter provided, can not honor ignoreStoreReadErrorWithClusterBreakingPotential"))
 		}
 		if err := r.authorizeUnsafeDelete(attributes); err != nil {
 			return err
@@ -296,7 +303,8 @@ func (r *write) delete(deleter rest.GracefulDeleter) error {
 		deleter = provider.GetCorruptObjDeleter()
 	}
 
-	result, isDeleted, err := deleter.Delete(r.ctx, r.name, rest.AdmissionToValidateObjectDeleteFunc(r.admit, attributes, r.Scope), options)
+	result, isDeleted, err := deleter.Delete(r.ctx, r.name,
+		rest.AdmissionToValidateObjectDeleteFunc(r.admit, attributes, r.Scope), options)
 	if result, err = r.finish(result, err); err != nil {
 		return err
 	}
@@ -399,7 +407,9 @@ func (r *write) authorizeUnsafeDelete(attributes admission.Attributes) error {
 		return apierrors.NewInternalError(errors.New("no authorizer provided, unable to authorize unsafe delete"))
 	}
 	if r.Scope.Subresource != "" {
-		return admission.NewForbidden(attributes, errors.New("ignoreStoreReadErrorWithClusterBreakingPotential delete option is not allowed on a subresource or non-resource request"))
+		return admission.NewForbidden(attributes,
+			errors.New(
+				"ignoreStoreReadErrorWithClusterBreakingPotential delete option is not allowed on a subresource or non-resource request"))
 	}
 	// RequestInfo has selectors of lists and of deletions of collections only.
 	decision, reason, err := r.Scope.Authorizer.Authorize(r.ctx, authorizer.AttributesRecord{

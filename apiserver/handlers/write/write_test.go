@@ -34,15 +34,16 @@ import (
 	"byre/sqlstore"
 )
 
-// fake is the storage of ConfigMaps, the admission and the authorizer of a server. It writes down the steps of a request.
+// fake is the storage of ConfigMaps, the admission and the authorizer of a server. It writes down the steps of a
+// request.
 type fake struct {
 	t     *testing.T
 	steps []string
-	// live are the objects that an update finds, one an attempt: somebody else has written all but the last. One without an
-	// UID does not exist.
+	// live are the objects that an update finds, one an attempt: somebody else has written all but the last. One without
+	// an UID does not exist.
 	live []*core.ConfigMap
-	// err and result are what the storage returns; without them an update returns the object. isDeleted is whether a deletion
-	// is done.
+	// err and result are what the storage returns; without them an update returns the object. isDeleted is whether a
+	// deletion is done.
 	err       error
 	result    runtime.Object
 	isDeleted bool
@@ -66,9 +67,12 @@ func (f *fake) step(format string, args ...any) error {
 func (*fake) New() runtime.Object { return &core.ConfigMap{} }
 func (*fake) Destroy()            {}
 
-func (f *fake) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (f *fake) Create(
+	ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions,
+) (runtime.Object, error) {
 	c := obj.(*core.ConfigMap)
-	if err := f.step("store %s/%s in %s %v", c.Namespace, c.Name, request.NamespaceValue(ctx), options.DryRun); err != nil {
+	if err := f.step("store %s/%s in %s %v", c.Namespace, c.Name, request.NamespaceValue(ctx),
+		options.DryRun); err != nil {
 		return nil, err
 	}
 	if f.err != nil {
@@ -88,7 +92,10 @@ func (f *fake) Get(context.Context, string, *metav1.GetOptions) (runtime.Object,
 	return nil, errors.New("nobody gets")
 }
 
-func (f *fake) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (f *fake) Update(
+	ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions,
+) (runtime.Object, bool, error) {
 	var last runtime.Object
 	for _, live := range f.live {
 		obj, err := info.UpdatedObject(ctx, live.DeepCopy())
@@ -116,7 +123,9 @@ func (f *fake) Update(ctx context.Context, name string, info rest.UpdatedObjectI
 	return last, f.live[len(f.live)-1].UID == "", nil
 }
 
-func (f *fake) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (f *fake) Delete(
+	ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
+) (runtime.Object, bool, error) {
 	grace := "default"
 	if options.GracePeriodSeconds != nil {
 		grace = fmt.Sprint(*options.GracePeriodSeconds)
@@ -161,56 +170,70 @@ func (f *fake) handlers() *Handlers {
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	scheme := legacyscheme.Scheme
 	hub := schema.GroupVersion{Version: runtime.APIVersionInternal}
-	fields, err := upstream.NewDefaultFieldManager(upstream.NewDeducedTypeConverter(), runtime.UnsafeObjectConvertor(scheme), scheme, scheme, kind, hub, "", nil)
+	fields, err := upstream.NewDefaultFieldManager(upstream.NewDeducedTypeConverter(),
+		runtime.UnsafeObjectConvertor(scheme), scheme, scheme, kind, hub, "", nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	scope := &handlers.RequestScope{
 		Namer:      handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor())},
-		Serializer: legacyscheme.Codecs, ParameterCodec: legacyscheme.ParameterCodec, Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme,
-		UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme), TableConvertor: rest.NewDefaultTableConvertor(schema.GroupResource{Resource: "configmaps"}),
-		Authorizer: f, Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: kind,
+		Serializer: legacyscheme.Codecs, ParameterCodec: legacyscheme.ParameterCodec, Creater: scheme, Convertor: scheme,
+		Defaulter: scheme, Typer: scheme,
+		UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
+		TableConvertor:  rest.NewDefaultTableConvertor(schema.GroupResource{Resource: "configmaps"}),
+		Authorizer:      f, Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: kind,
 		HubGroupVersion: hub, MetaGroupVersion: metav1.SchemeGroupVersion, MaxRequestBodyBytes: 1000,
 	}
 	return &Handlers{
 		Scope: scope, Admission: f,
-		Fields:     managedfields.New(managedfields.Config{Kind: kind, Creater: scheme, Upstream: fields}),
-		PatchTypes: []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType)},
+		Fields: managedfields.New(managedfields.Config{Kind: kind, Creater: scheme, Upstream: fields}),
+		PatchTypes: []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType),
+			string(types.ApplyYAMLPatchType)},
 	}
 }
 
 // ask sends a request for the ConfigMap c, or for all if it is a create.
 func (f *fake) ask(ctx context.Context, method, query, contentType, body string) *httptest.ResponseRecorder {
 	h := f.handlers()
-	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[method]
-	info := &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Namespace: "shop", Resource: "configmaps", Name: "c"}
+	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch",
+		http.MethodDelete: "delete"}[method]
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Namespace: "shop",
+		Resource: "configmaps", Name: "c"}
 	if method == http.MethodPost {
 		info.Name = ""
 	}
 	ctx = audit.WithAuditContext(ctx)
-	ctx = request.WithRequestInfo(request.WithUser(warning.WithWarningRecorder(ctx, f), &user.DefaultInfo{Name: "alice"}), info)
-	req := httptest.NewRequestWithContext(ctx, method, "/api/v1/namespaces/shop/configmaps?"+query, strings.NewReader(body))
+	ctx = request.WithRequestInfo(request.WithUser(warning.WithWarningRecorder(ctx, f), &user.DefaultInfo{Name: "alice"}),
+		info)
+	req := httptest.NewRequestWithContext(ctx, method, "/api/v1/namespaces/shop/configmaps?"+query,
+		strings.NewReader(body))
 	req.Header.Set("User-Agent", "tool/1.0 (linux)")
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
 	w := httptest.NewRecorder()
 	handler := map[string]func() http.HandlerFunc{
-		http.MethodPost: func() http.HandlerFunc { return h.Create(f) }, http.MethodPut: func() http.HandlerFunc { return h.Update(f) },
-		http.MethodPatch: func() http.HandlerFunc { return h.Patch(f) }, http.MethodDelete: func() http.HandlerFunc { return h.Delete(f) },
+		http.MethodPost: func() http.HandlerFunc {
+			return h.Create(f)
+		}, http.MethodPut: func() http.HandlerFunc { return h.Update(f) },
+		http.MethodPatch: func() http.HandlerFunc {
+			return h.Patch(f)
+		}, http.MethodDelete: func() http.HandlerFunc { return h.Delete(f) },
 	}[method]
 	handler()(w, req)
 	return w
 }
 
 func existing(data string) *core.ConfigMap {
-	return &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "c", UID: "u", ResourceVersion: "7"}, Data: map[string]string{"k": data}}
+	return &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "c", UID: "u", ResourceVersion: "7"},
+		Data: map[string]string{"k": data}}
 }
 
 const (
-	jsonType, merge, strategic = "application/json", "application/merge-patch+json", "application/strategic-merge-patch+json"
-	jsonPatch, apply           = "application/json-patch+json", "application/apply-patch+yaml"
-	object                     = `{"metadata":{"name":"c"},"data":{"k":"v"}}`
+	jsonType, merge, strategic = "application/json", "application/merge-patch+json",
+		"application/strategic-merge-patch+json"
+	jsonPatch, apply = "application/json-patch+json", "application/apply-patch+yaml"
+	object           = `{"metadata":{"name":"c"},"data":{"k":"v"}}`
 )
 
 // Each verb takes upstream's steps in upstream's order, and stops at the first that fails.
@@ -227,63 +250,107 @@ func TestWrite_StepsOfAVerb(t *testing.T) {
 	}{
 		"create": {method: http.MethodPost, media: jsonType, body: object, status: 201, want: []string{
 			"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}, answer: `"uid":"new"`},
-		"create, dry": {method: http.MethodPost, query: "dryRun=All", media: jsonType, body: object, status: 201, want: []string{
-			"mutate CREATE by alice dry=true", "store shop/c in shop [All]", "validate CREATE"}},
-		"create, refused by a plugin that mutates": {fake: fake{refuses: "mutate"}, method: http.MethodPost, media: jsonType, body: object, status: 403,
+		"create, dry": {method: http.MethodPost, query: "dryRun=All", media: jsonType, body: object, status: 201,
+			want: []string{
+				"mutate CREATE by alice dry=true", "store shop/c in shop [All]", "validate CREATE"}},
+		"create, refused by a plugin that mutates": {fake: fake{refuses: "mutate"}, method: http.MethodPost, media: jsonType,
+			body: object, status: 403,
 			want: []string{"mutate CREATE by alice dry=false"}, answer: "mutate refuses"},
-		"create, refused by a plugin that validates": {fake: fake{refuses: "validate"}, method: http.MethodPost, media: jsonType, body: object, status: 403, want: []string{
-			"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
-		"create, which the storage refuses": {fake: fake{err: apierrors.NewAlreadyExists(schema.GroupResource{Resource: "configmaps"}, "c")}, method: http.MethodPost, media: jsonType, body: object,
+		"create, refused by a plugin that validates": {fake: fake{refuses: "validate"}, method: http.MethodPost,
+			media: jsonType, body: object, status: 403, want: []string{
+				"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
+		"create, which the storage refuses": {fake: fake{err: apierrors.NewAlreadyExists(
+			schema.GroupResource{Resource: "configmaps"}, "c")}, method: http.MethodPost, media: jsonType, body: object,
 			status: 409, want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []"}},
-		"create, with a status that fails": {fake: fake{result: &metav1.Status{Status: metav1.StatusFailure, Code: 429, Message: "slower"}}, method: http.MethodPost, media: jsonType, body: object,
-			status: 429, answer: "slower", want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
-		"create, with a status that succeeds": {fake: fake{result: &metav1.Status{Status: metav1.StatusSuccess}}, method: http.MethodPost, media: jsonType, body: object,
-			status: 201, answer: `"code":201`, want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
-		"create in another namespace": {method: http.MethodPost, media: jsonType, body: `{"metadata":{"name":"c","namespace":"bank"}}`, status: 400, answer: "does not match the namespace"},
-		"create of another version":   {method: http.MethodPost, media: jsonType, body: `{"apiVersion":"v9","kind":"ConfigMap"}`, status: 400},
-		"create of too much":          {method: http.MethodPost, media: jsonType, body: object + strings.Repeat(" ", 1000), status: 413, answer: "limit is 1000"},
-		"create of exactly as much":   {method: http.MethodPost, media: jsonType, body: object + strings.Repeat(" ", 1000-len(object)), status: 201, want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
-		"create with wrong options":   {method: http.MethodPost, query: "dryRun=Some", media: jsonType, body: object, status: 422},
-		"create of an unknown field":  {method: http.MethodPost, query: "fieldValidation=Strict", media: jsonType, body: `{"datum":1}`, status: 400, answer: "unknown field"},
+		"create, with a status that fails": {fake: fake{result: &metav1.Status{Status: metav1.StatusFailure, Code: 429,
+			Message: "slower"}}, method: http.MethodPost, media: jsonType, body: object,
+			status: 429, answer: "slower",
+			want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
+		"create, with a status that succeeds": {fake: fake{result: &metav1.Status{Status: metav1.StatusSuccess}},
+			method: http.MethodPost, media: jsonType, body: object,
+			status: 201, answer: `"code":201`,
+			want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
+		"create in another namespace": {method: http.MethodPost, media: jsonType,
+			body: `{"metadata":{"name":"c","namespace":"bank"}}`, status: 400, answer: "does not match the namespace"},
+		"create of another version": {method: http.MethodPost, media: jsonType,
+			body: `{"apiVersion":"v9","kind":"ConfigMap"}`, status: 400},
+		"create of too much": {method: http.MethodPost, media: jsonType, body: object + strings.Repeat(" ", 1000),
+			status: 413, answer: "limit is 1000"},
+		"create of exactly as much": {method: http.MethodPost, media: jsonType,
+			body: object + strings.Repeat(" ", 1000-len(object)), status: 201,
+			want: []string{"mutate CREATE by alice dry=false", "store shop/c in shop []", "validate CREATE"}},
+		"create with wrong options": {method: http.MethodPost, query: "dryRun=Some", media: jsonType, body: object,
+			status: 422},
+		"create of an unknown field": {method: http.MethodPost, query: "fieldValidation=Strict", media: jsonType,
+			body: `{"datum":1}`, status: 400, answer: "unknown field"},
 
-		"update": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPut, media: jsonType, body: object, status: 200, want: []string{
+		"update": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPut, media: jsonType,
+			body: object, status: 200, want: []string{
+				"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:v] force=false []"}},
+		"update, twice because somebody came between": {fake: fake{live: []*core.ConfigMap{existing("old"),
+			existing("newer")}}, method: http.MethodPut, media: jsonType, body: object, status: 200, want: []string{
+			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:v] force=false []",
 			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:v] force=false []"}},
-		"update, twice because somebody came between": {fake: fake{live: []*core.ConfigMap{existing("old"), existing("newer")}}, method: http.MethodPut, media: jsonType, body: object, status: 200, want: []string{
-			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:v] force=false []", "mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:v] force=false []"}},
-		"update that creates": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPut, media: jsonType, body: object, status: 201, want: []string{
-			"mutate CREATE by alice dry=false", "validate CREATE", "store c map[k:v] force=false []"}},
-		"update that creates, and may not": {fake: fake{live: []*core.ConfigMap{absent}, forbids: true}, method: http.MethodPut, media: jsonType, body: object, status: 403,
+		"update that creates": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPut, media: jsonType,
+			body: object, status: 201, want: []string{
+				"mutate CREATE by alice dry=false", "validate CREATE", "store c map[k:v] force=false []"}},
+		"update that creates, and may not": {fake: fake{live: []*core.ConfigMap{absent}, forbids: true},
+			method: http.MethodPut, media: jsonType, body: object, status: 403,
 			want: []string{"mutate CREATE by alice dry=false"}, answer: `cannot create resource \"configmaps\"`},
-		"update that creates, while the authorizer fails": {fake: fake{live: []*core.ConfigMap{absent}, forbids: true, err: errors.New("no rules")}, method: http.MethodPut, media: jsonType, body: object, status: 500,
+		"update that creates, while the authorizer fails": {fake: fake{live: []*core.ConfigMap{absent}, forbids: true,
+			err: errors.New("no rules")}, method: http.MethodPut, media: jsonType, body: object, status: 500,
 			want: []string{"mutate CREATE by alice dry=false"}},
-		"update of another name": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPut, media: jsonType, body: `{"metadata":{"name":"d"}}`, status: 400, answer: "does not match the name on the URL"},
+		"update of another name": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPut,
+			media: jsonType, body: `{"metadata":{"name":"d"}}`, status: 400, answer: "does not match the name on the URL"},
 
-		"patch of the object of each attempt": {fake: fake{live: []*core.ConfigMap{existing("old"), existing("newer")}}, method: http.MethodPatch, media: merge, body: `{"data":{"m":"1"}}`, status: 200, want: []string{
-			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:old m:1] force=false []", "mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:newer m:1] force=false []"}},
-		"strategic patch": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: strategic, body: `{"data":{"k":null,"m":"1"}}`, status: 200, want: []string{
-			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[m:1] force=false []"}},
-		"JSON patch": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: jsonPatch, body: `[{"op":"test","path":"/data/k","value":"old"},{"op":"replace","path":"/data/k","value":"x"}]`, status: 200, want: []string{
-			"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:x] force=false []"}},
-		"JSON patch whose test fails":       {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: jsonPatch, body: `[{"op":"test","path":"/data/k","value":"other"}]`, status: 422},
-		"patch of what does not exist":      {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch, media: merge, body: `{}`, status: 404},
+		"patch of the object of each attempt": {fake: fake{live: []*core.ConfigMap{existing("old"), existing("newer")}},
+			method: http.MethodPatch, media: merge, body: `{"data":{"m":"1"}}`, status: 200, want: []string{
+				"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:old m:1] force=false []",
+				"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:newer m:1] force=false []"}},
+		"strategic patch": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: strategic,
+			body: `{"data":{"k":null,"m":"1"}}`, status: 200, want: []string{
+				"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[m:1] force=false []"}},
+		"JSON patch": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: jsonPatch,
+			body: `[{"op":"test","path":"/data/k","value":"old"},{"op":"replace","path":"/data/k","value":"x"}]`, status: 200,
+			want: []string{
+				"mutate UPDATE by alice dry=false", "validate UPDATE", "store c map[k:x] force=false []"}},
+		"JSON patch whose test fails": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch,
+			media: jsonPatch, body: `[{"op":"test","path":"/data/k","value":"other"}]`, status: 422},
+		"patch of what does not exist": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch,
+			media: merge, body: `{}`, status: 404},
 		"patch of a form that there is not": {method: http.MethodPatch, media: jsonType, body: `{}`, status: 415},
 		"patch that is no JSON":             {method: http.MethodPatch, media: merge, body: `{`, status: 400},
-		"patch of the name":                 {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch, media: merge, body: `{"metadata":{"name":"d"}}`, status: 400},
-		"apply that creates": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch, query: "fieldManager=tool", media: apply, body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"b"}}`, status: 201, want: []string{
-			"mutate CREATE by alice dry=false", "validate CREATE", "store c map[a:b] force=true []"}},
-		"apply to an UID that there is not": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch, query: "fieldManager=tool", media: apply, body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","uid":"other"}}`, status: 409},
-		"apply without a manager":           {method: http.MethodPatch, media: apply, body: `{}`, status: 422},
+		"patch of the name": {fake: fake{live: []*core.ConfigMap{existing("old")}}, method: http.MethodPatch,
+			media: merge, body: `{"metadata":{"name":"d"}}`, status: 400},
+		"apply that creates": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch,
+			query: "fieldManager=tool", media: apply,
+			body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"b"}}`, status: 201, want: []string{
+				"mutate CREATE by alice dry=false", "validate CREATE", "store c map[a:b] force=true []"}},
+		"apply to an UID that there is not": {fake: fake{live: []*core.ConfigMap{absent}}, method: http.MethodPatch,
+			query: "fieldManager=tool", media: apply,
+			body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","uid":"other"}}`, status: 409},
+		"apply without a manager": {method: http.MethodPatch, media: apply, body: `{}`, status: 422},
 
-		"delete": {fake: fake{isDeleted: true}, method: http.MethodDelete, status: 200, want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}, answer: `"kind":"ConfigMap"`},
-		"delete, with options in the query": {fake: fake{isDeleted: true}, method: http.MethodDelete, query: "gracePeriodSeconds=5&dryRun=All", status: 200,
+		"delete": {fake: fake{isDeleted: true}, method: http.MethodDelete, status: 200,
+			want:   []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"},
+			answer: `"kind":"ConfigMap"`},
+		"delete, with options in the query": {fake: fake{isDeleted: true}, method: http.MethodDelete,
+			query: "gracePeriodSeconds=5&dryRun=All", status: 200,
 			want: []string{"delete c grace=5 [All]", "mutate DELETE by alice dry=true", "validate DELETE"}},
-		"delete, with options in the body, which count": {fake: fake{isDeleted: true}, method: http.MethodDelete, query: "gracePeriodSeconds=5", media: jsonType, body: `{"gracePeriodSeconds":3}`, status: 200,
+		"delete, with options in the body, which count": {fake: fake{isDeleted: true}, method: http.MethodDelete,
+			query: "gracePeriodSeconds=5", media: jsonType, body: `{"gracePeriodSeconds":3}`, status: 200,
 			want: []string{"delete c grace=3 []", "mutate DELETE by alice dry=false", "validate DELETE"}},
-		"delete, which goes on":                  {method: http.MethodDelete, media: jsonType, body: `{"orphanDependents":false}`, status: 202, want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
-		"delete, which goes on, for new clients": {method: http.MethodDelete, status: 200, want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
-		"delete with both policies":              {method: http.MethodDelete, media: jsonType, body: `{"orphanDependents":false,"propagationPolicy":"Orphan"}`, status: 422},
-		"delete with another object":             {method: http.MethodDelete, media: jsonType, body: `{"apiVersion":"v1","kind":"Pod"}`, status: 400},
-		"delete, refused":                        {fake: fake{refuses: "validate"}, method: http.MethodDelete, status: 403, want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
+		"delete, which goes on": {method: http.MethodDelete, media: jsonType,
+			body: `{"orphanDependents":false}`, status: 202,
+			want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
+		"delete, which goes on, for new clients": {method: http.MethodDelete, status: 200,
+			want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
+		"delete with both policies": {method: http.MethodDelete, media: jsonType,
+			body: `{"orphanDependents":false,"propagationPolicy":"Orphan"}`, status: 422},
+		"delete with another object": {method: http.MethodDelete, media: jsonType,
+			body: `{"apiVersion":"v1","kind":"Pod"}`, status: 400},
+		"delete, refused": {fake: fake{refuses: "validate"}, method: http.MethodDelete, status: 403,
+			want: []string{"delete c grace=default []", "mutate DELETE by alice dry=false", "validate DELETE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -291,7 +358,8 @@ func TestWrite_StepsOfAVerb(t *testing.T) {
 			f.t = t
 			w := f.ask(t.Context(), test.method, test.query, test.media, test.body)
 			if w.Code != test.status || !strings.Contains(w.Body.String(), test.answer) || !slices.Equal(f.steps, test.want) {
-				t.Errorf("status %d, want %d\nsteps %q,\n want %q\n%s, want %q", w.Code, test.status, f.steps, test.want, w.Body, test.answer)
+				t.Errorf("status %d, want %d\nsteps %q,\n want %q\n%s, want %q", w.Code, test.status, f.steps, test.want, w.Body,
+					test.answer)
 			}
 		})
 	}
@@ -304,7 +372,8 @@ func TestUpdate_AsksOnceWhetherItMayCreate(t *testing.T) {
 	if w := f.ask(t.Context(), http.MethodPut, "", jsonType, object); w.Code != http.StatusCreated || len(f.asked) != 1 {
 		t.Fatalf("status %d, asked %d times", w.Code, len(f.asked))
 	}
-	if a := f.asked[0]; a.GetVerb() != "create" || a.GetNamespace() != "shop" || a.GetName() != "c" || a.GetResource() != "configmaps" || a.GetUser().GetName() != "alice" {
+	if a := f.asked[0]; a.GetVerb() != "create" || a.GetNamespace() != "shop" || a.GetName() != "c" ||
+		a.GetResource() != "configmaps" || a.GetUser().GetName() != "alice" {
 		t.Errorf("it asks %+v", a)
 	}
 	f = &fake{t: t, live: []*core.ConfigMap{existing("old")}, forbids: true}
@@ -324,13 +393,15 @@ func TestWrite_StoresWhatAdmissionMakes(t *testing.T) {
 			c.OwnerReferences = append(c.OwnerReferences, owner, owner)
 		}
 		w := f.ask(t.Context(), method, "", jsonType, body)
-		if !strings.Contains(w.Body.String(), `"added":"by a plugin"`) || strings.Count(w.Body.String(), `"name":"p"`) != 1 || len(f.warnings) != 1 || !strings.Contains(f.warnings[0], "after mutating admission") {
+		if !strings.Contains(w.Body.String(), `"added":"by a plugin"`) || strings.Count(w.Body.String(), `"name":"p"`) != 1 ||
+			len(f.warnings) != 1 || !strings.Contains(f.warnings[0], "after mutating admission") {
 			t.Errorf("%s: %s, warnings %q", method, w.Body, f.warnings)
 		}
 	}
 	f := &fake{t: t}
 	ref := `{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}`
-	w := f.ask(t.Context(), http.MethodPost, "", jsonType, `{"metadata":{"name":"c","ownerReferences":[`+ref+","+ref+`]},"datum":1}`)
+	w := f.ask(t.Context(), http.MethodPost, "", jsonType,
+		`{"metadata":{"name":"c","ownerReferences":[`+ref+","+ref+`]},"datum":1}`)
 	if strings.Count(w.Body.String(), `"name":"p"`) != 1 || len(f.warnings) != 2 {
 		t.Errorf("%s, warnings %q", w.Body, f.warnings)
 	}
@@ -341,11 +412,13 @@ func TestWrite_NamesTheFieldManager(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]string{"": "tool", "fieldManager=me": "me"} {
 		f := &fake{t: t}
-		if w := f.ask(t.Context(), http.MethodPost, query, jsonType, object); !strings.Contains(w.Body.String(), `"manager":"`+want+`","operation":"Update"`) {
+		if w := f.ask(t.Context(), http.MethodPost, query, jsonType, object); !strings.Contains(w.Body.String(),
+			`"manager":"`+want+`","operation":"Update"`) {
 			t.Errorf("%q: %s", query, w.Body)
 		}
 	}
-	for agent, want := range map[string]string{"": "", "a b": "a b", "a\x00\u202eb/1": "ab", strings.Repeat("ä", 100): strings.Repeat("ä", 64)} {
+	for agent, want := range map[string]string{"": "", "a b": "a b", "a\x00\u202eb/1": "ab",
+		strings.Repeat("ä", 100): strings.Repeat("ä", 64)} {
 		req := httptest.NewRequest(http.MethodPost, "/", nil)
 		req.Header.Set("User-Agent", agent)
 		if got := (&write{req: req}).manager(""); got != want {
@@ -354,14 +427,17 @@ func TestWrite_NamesTheFieldManager(t *testing.T) {
 	}
 }
 
-// A request whose time is up is answered so whatever its error was, and no client is told to repeat it: it may have been stored.
+// A request whose time is up is answered so whatever its error was, and no client is told to repeat it: it may have
+// been stored.
 func TestWrite_EndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	f := &fake{t: t, err: errors.New("the connection broke off")}
 	w := f.ask(ctx, http.MethodPost, "", jsonType, object)
-	if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" || !strings.Contains(w.Body.String(), "request did not complete within requested timeout") || strings.Contains(w.Body.String(), "broke") {
+	if w.Code != http.StatusGatewayTimeout || w.Header().Get("Retry-After") != "" ||
+		!strings.Contains(w.Body.String(), "request did not complete within requested timeout") ||
+		strings.Contains(w.Body.String(), "broke") {
 		t.Errorf("status %d, %v, %s", w.Code, w.Header(), w.Body)
 	}
 }
@@ -369,7 +445,9 @@ func TestWrite_EndsAtItsDeadline(t *testing.T) {
 // What can't be read is deleted for those only who may do that.
 func TestDelete_OfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "shop", "c", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", admission.Delete, nil, false, nil)
+	attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		"shop", "c", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", admission.Delete, nil, false,
+		nil)
 	for name, test := range map[string]struct {
 		f           fake
 		subresource string
@@ -384,7 +462,8 @@ func TestDelete_OfWhatCannotBeRead(t *testing.T) {
 		h := f.handlers()
 		h.Scope.Subresource = test.subresource
 		r := &write{Handlers: h, ctx: t.Context(), namespace: "shop", name: "c", user: &user.DefaultInfo{Name: "alice"}}
-		if err := r.authorizeUnsafeDelete(attributes); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), test.want) {
+		if err := r.authorizeUnsafeDelete(attributes); !apierrors.IsForbidden(err) ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
@@ -396,7 +475,8 @@ func TestWrite_AnswersInTheFormThatIsAsked(t *testing.T) {
 	ask := func(result runtime.Object, accept string) string {
 		f := &fake{t: t, result: result}
 		h := f.handlers()
-		ctx := request.WithRequestInfo(request.WithUser(audit.WithAuditContext(t.Context()), &user.DefaultInfo{Name: "alice"}), &request.RequestInfo{Verb: "create", Namespace: "shop", Resource: "configmaps"})
+		ctx := request.WithRequestInfo(request.WithUser(audit.WithAuditContext(t.Context()),
+			&user.DefaultInfo{Name: "alice"}), &request.RequestInfo{Verb: "create", Namespace: "shop", Resource: "configmaps"})
 		req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(object))
 		req.Header.Set("Accept", accept)
 		w := httptest.NewRecorder()
@@ -413,7 +493,8 @@ func TestWrite_AnswersInTheFormThatIsAsked(t *testing.T) {
 		{nil, "application/xml", "406 "},
 		{nil, "application/yaml", "kind: ConfigMap"},
 		{&metav1.Status{Status: metav1.StatusSuccess}, "application/json;as=Table;v=v1;g=meta.k8s.io", `"kind":"Status"`},
-		{&metav1.Status{Status: metav1.StatusSuccess}, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", `"kind":"Status"`},
+		{&metav1.Status{Status: metav1.StatusSuccess}, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+			`"kind":"Status"`},
 	} {
 		if got := ask(test.result, test.accept); !strings.Contains(got, test.want) {
 			t.Errorf("%s of %T: %s", test.accept, test.result, got)
@@ -427,10 +508,12 @@ func TestPatch_BoundsItsOperations(t *testing.T) {
 	for n, isTooMany := range map[int]bool{maxOperations: false, maxOperations + 1: true} {
 		p := &patch{
 			write: &write{}, options: &metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore},
-			body: []byte("[" + strings.Repeat(`{"op":"add","path":"/a","value":1},`, n-1) + `{"op":"add","path":"/a","value":2}]`),
+			body: []byte("[" + strings.Repeat(`{"op":"add","path":"/a","value":1},`, n-1) +
+				`{"op":"add","path":"/a","value":2}]`),
 		}
 		after, _, err := p.executeJSON([]byte("{}"))
-		if apierrors.IsRequestEntityTooLargeError(err) != isTooMany || !isTooMany && (err != nil || string(after) != `{"a":2}`) {
+		if apierrors.IsRequestEntityTooLargeError(err) != isTooMany || !isTooMany &&
+			(err != nil || string(after) != `{"a":2}`) {
 			t.Errorf("%d operations: %s, %v", n, after, err)
 		}
 	}

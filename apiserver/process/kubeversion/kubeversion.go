@@ -78,5 +78,6 @@ var buildInfo = metrics.NewGaugeVec(&metrics.GaugeOpts{
 func Register(registry func(metrics.Registerable) error) {
 	_ = registry(buildInfo) // it fails if the metric is registered
 	info := Get()
-	buildInfo.WithLabelValues(info.Major, info.Minor, info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate, info.GoVersion, info.Compiler, info.Platform).Set(1)
+	buildInfo.WithLabelValues(info.Major, info.Minor, info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate,
+		info.GoVersion, info.Compiler, info.Platform).Set(1)
 }

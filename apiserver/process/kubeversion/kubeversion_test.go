@@ -17,7 +17,8 @@ func TestRegistry_KnowsTheRelease(t *testing.T) {
 		t.Fatalf("the release is %+v", info)
 	}
 	// A stable metric is served for three releases after that of its deprecation, and says so.
-	deprecated := metrics.NewGauge(&metrics.GaugeOpts{Name: "kubeversion_test_deprecated", Help: "About it.", DeprecatedVersion: "1." + kubeversion.Get().Minor + ".0", StabilityLevel: metrics.STABLE})
+	deprecated := metrics.NewGauge(&metrics.GaugeOpts{Name: "kubeversion_test_deprecated", Help: "About it.",
+		DeprecatedVersion: "1." + kubeversion.Get().Minor + ".0", StabilityLevel: metrics.STABLE})
 	legacyregistry.MustRegister(deprecated)
 	kubeversion.Register(legacyregistry.Register)
 	kubeversion.Register(legacyregistry.Register) // as a second server of the process does

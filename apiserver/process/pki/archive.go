@@ -19,8 +19,8 @@ import (
 // maxSize bounds what Read takes into memory, in bytes. A directory of byre has some 30 KB.
 const maxSize = 16 << 20
 
-// WriteArchive writes the files of a directory, also those that are symbolic links, encrypted for recipients. It fails if there
-// are none.
+// WriteArchive writes the files of a directory, also those that are symbolic links, encrypted for recipients. It fails
+// if there are none.
 func WriteArchive(w io.Writer, dir string, recipients ...age.Recipient) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -49,7 +49,8 @@ func WriteArchive(w io.Writer, dir string, recipients ...age.Recipient) error {
 		if err != nil {
 			return err
 		}
-		header := tar.Header{Typeflag: tar.TypeReg, Name: info.Name(), Size: int64(len(content)), Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+		header := tar.Header{Typeflag: tar.TypeReg, Name: info.Name(), Size: int64(len(content)),
+			Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
 		if err := archive.WriteHeader(&header); err != nil {
 			return err
 		}
@@ -86,7 +87,8 @@ func Recipients(keys []string) (to []age.Recipient, err error) {
 	return to, nil
 }
 
-// ReadArchive reads an archive to its end, and so fails if it is not whole, or was changed, or if no identity can decrypt it.
+// ReadArchive reads an archive to its end, and so fails if it is not whole, or was changed, or if no identity can
+// decrypt it.
 func ReadArchive(r io.Reader, identities ...age.Identity) (Archive, error) {
 	decrypted, err := age.Decrypt(r, identities...)
 	if err != nil {

@@ -26,7 +26,8 @@ func TestRecipients_RefusesKeysThatAgeDoesNotMix(t *testing.T) {
 			t.Errorf("%q: %d, %v", keys, len(to), err)
 		}
 	}
-	if _, err := pki.Recipients([]string{one, other}); err == nil || !strings.Contains(err.Error(), "--age-recipient: incompatible recipients: can't mix") {
+	if _, err := pki.Recipients([]string{one, other}); err == nil ||
+		!strings.Contains(err.Error(), "--age-recipient: incompatible recipients: can't mix") {
 		t.Errorf("both: %v", err)
 	}
 }

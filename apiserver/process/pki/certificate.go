@@ -211,7 +211,8 @@ func readIssued(dir string) (issued, error) {
 	}
 	var i issued
 	if err := json.Unmarshal(data, &i); err != nil {
-		return nil, fmt.Errorf("%s: %w: restore it, or remove it, and the certificates beside it are used and not renewed", path, err)
+		return nil,
+			fmt.Errorf("%s: %w: restore it, or remove it, and the certificates beside it are used and not renewed", path, err)
 	}
 	return i, nil
 }
@@ -234,7 +235,9 @@ func (i issued) hasKey(certPath string, key crypto.PublicKey) bool {
 // fingerprints of keys only.
 func (i issued) hasCert(path string, cert *x509.Certificate) bool {
 	known := i[filepath.Base(path)]
-	hasCerts := slices.ContainsFunc(known, func(fingerprint string) bool { return strings.HasPrefix(fingerprint, certPrefix) })
+	hasCerts := slices.ContainsFunc(known, func(fingerprint string) bool {
+		return strings.HasPrefix(fingerprint, certPrefix)
+	})
 	return i.hasKey(path, cert.PublicKey) && (!hasCerts || slices.Contains(known, certFingerprint(cert.Raw)))
 }
 

@@ -93,7 +93,8 @@ func (k *ensurer) updateCluster(config *api.Config) (changed bool, err error) {
 	if cluster.TLSServerName != "" && k.accepts(cluster.TLSServerName) {
 		serverName = cluster.TLSServerName
 	}
-	if cluster.Server == k.config.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) && cluster.TLSServerName == serverName {
+	if cluster.Server == k.config.Server && bytes.Equal(cluster.CertificateAuthorityData, authority) &&
+		cluster.TLSServerName == serverName {
 		return false, nil
 	}
 	cluster.Server, cluster.CertificateAuthorityData, cluster.TLSServerName = k.config.Server, authority, serverName
@@ -196,7 +197,8 @@ func NewKubeconfig(c Config, user User) ([]byte, error) {
 		return nil, fmt.Errorf("%s does not exist: issue the certificate where the key of the CA is kept", k.files.CAKey)
 	}
 	if c.Now.Add(user.Lifetime).After(k.ca.cert.NotAfter) {
-		return nil, fmt.Errorf("--duration must end before the CA does, on %s", k.ca.cert.NotAfter.UTC().Format(time.DateOnly))
+		return nil,
+			fmt.Errorf("--duration must end before the CA does, on %s", k.ca.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 	cluster, err := k.clusterOf(c.Kubeconfig)
 	if err != nil {
@@ -239,7 +241,8 @@ func (k *ensurer) clusterOf(kubeconfig string) (*api.Cluster, error) {
 		return nil, fmt.Errorf("%s has no address of the server: give --server", kubeconfig)
 	}
 	if len(cluster.CertificateAuthorityData) == 0 {
-		if cluster.CertificateAuthorityData, err = os.ReadFile(cmp.Or(cluster.CertificateAuthority, k.files.CACert)); err != nil {
+		if cluster.CertificateAuthorityData, err = os.ReadFile(cmp.Or(cluster.CertificateAuthority,
+			k.files.CACert)); err != nil {
 			return nil, err
 		}
 	}

@@ -234,7 +234,8 @@ func (k *ensurer) ensureLeaf(l leaf) error {
 	case owned && current.isWhole() && l.profile.isSatisfiedBy(current.cert, l.by.cert, now):
 		return nil
 	case !owned && !current.isWhole():
-		return fmt.Errorf("%s and %s are not a pair, and byre did not issue them: put a pair there, or move both away, and byre issues one",
+		return fmt.Errorf(
+			"%s and %s are not a pair, and byre did not issue them: put a pair there, or move both away, and byre issues one",
 			l.certPath, l.keyPath)
 	case !owned:
 		k.report.Foreign = append(k.report.Foreign, name)

@@ -60,7 +60,8 @@ func verify(t *testing.T, leaf, authority *x509.Certificate, at time.Time, host 
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AddCert(authority)
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, DNSName: host, KeyUsages: []x509.ExtKeyUsage{usage}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, DNSName: host,
+		KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
 		t.Errorf("%s for %q: %v", leaf.Subject, host, err)
 	}
@@ -87,7 +88,8 @@ func TestEnsure_FirstStartIssuesEverything(t *testing.T) {
 	}
 	verify(t, cert(t, files.FrontProxyCert), cert(t, files.FrontProxyCA), start, "", x509.ExtKeyUsageClientAuth)
 	expectPairs(t, files)
-	for _, secret := range []string{files.CAKey, files.ServingKey, files.KubeletKey, files.FrontProxyCAKey, files.FrontProxyKey, files.ServiceAccountKey, r.Kubeconfig} {
+	for _, secret := range []string{files.CAKey, files.ServingKey, files.KubeletKey, files.FrontProxyCAKey,
+		files.FrontProxyKey, files.ServiceAccountKey, r.Kubeconfig} {
 		info, err := os.Stat(secret)
 		if err != nil {
 			t.Fatal(err)
@@ -204,7 +206,8 @@ func TestKubeconfig_KeepsItsOwnersChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Equal(renewed.AuthInfos["byre-admin"].ClientCertificateData, config.AuthInfos["byre-admin"].ClientCertificateData) {
+	if bytes.Equal(renewed.AuthInfos["byre-admin"].ClientCertificateData,
+		config.AuthInfos["byre-admin"].ClientCertificateData) {
 		t.Error("the certificate was not renewed")
 	}
 	if len(renewed.Clusters) != 2 || len(renewed.Contexts) != 1 || renewed.CurrentContext != "mine" ||
@@ -227,8 +230,12 @@ func TestEnsure_LaterStartsReuseAndRenew(t *testing.T) {
 	}{
 		{"nothing changed", func(*pki.Config) {}, nil},
 		{"fewer names", func(r *pki.Config) { r.Hosts = r.Hosts[:1] }, nil},
-		{"another name", func(r *pki.Config) { r.Hosts = append(r.Hosts, "byre.example") }, []string{"apiserver.crt", "apiserver.key"}},
-		{"another address", func(r *pki.Config) { r.Hosts = append(r.Hosts, "192.0.2.7") }, []string{"apiserver.crt", "apiserver.key"}},
+		{"another name", func(r *pki.Config) {
+			r.Hosts = append(r.Hosts, "byre.example")
+		}, []string{"apiserver.crt", "apiserver.key"}},
+		{"another address", func(r *pki.Config) {
+			r.Hosts = append(r.Hosts, "192.0.2.7")
+		}, []string{"apiserver.crt", "apiserver.key"}},
 		{"eleven months later", func(r *pki.Config) { r.Now = start.Add(330 * day) }, nil},
 		{"a week before expiry", func(r *pki.Config) { r.Now = start.Add(358 * day) }, renewed},
 		{"years after expiry", func(r *pki.Config) { r.Now = start.Add(900 * day) }, renewed},
@@ -363,9 +370,13 @@ func TestEnsure_RefusesBrokenFiles(t *testing.T) {
 		spoil func(t *testing.T, f pki.Files)
 		want  string
 	}{
-		{"key of another authority", func(t *testing.T, f pki.Files) { rename(t, f.FrontProxyCAKey, f.CAKey) }, "is not the key of"},
+		{"key of another authority", func(t *testing.T, f pki.Files) {
+			rename(t, f.FrontProxyCAKey, f.CAKey)
+		}, "is not the key of"},
 		{"key without its authority", func(t *testing.T, f pki.Files) { remove(t, f.CACert) }, "ca.crt does not"},
-		{"public key without its private key", func(t *testing.T, f pki.Files) { remove(t, f.ServiceAccountKey) }, "sa.key does not"},
+		{"public key without its private key", func(t *testing.T, f pki.Files) {
+			remove(t, f.ServiceAccountKey)
+		}, "sa.key does not"},
 		{"not a certificate", func(t *testing.T, f pki.Files) { rename(t, f.CAKey, f.ServingCert) }, "apiserver.crt"},
 	}
 	for _, test := range tests {
@@ -482,7 +493,8 @@ func signByAnother(t *testing.T, own, other pki.Files) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(own.ServingCert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+	if err := os.WriteFile(own.ServingCert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -511,7 +523,8 @@ func TestEnsure_RefusesHalfAPairOfAnother(t *testing.T) {
 		r := request(t.TempDir())
 		copyFiles(t, r.Dir, file)
 		before := readDir(t, r.Dir)
-		if _, _, err := pki.Ensure(r); err == nil || !strings.Contains(err.Error(), "are not a pair, and byre did not issue them") {
+		if _, _, err := pki.Ensure(r); err == nil ||
+			!strings.Contains(err.Error(), "are not a pair, and byre did not issue them") {
 			t.Errorf("%s alone: %v", file, err)
 		}
 		if after := readDir(t, r.Dir); !bytes.Equal(before[filepath.Base(file)], after[filepath.Base(file)]) {
@@ -535,7 +548,8 @@ func TestKubeconfig_KeepsAnotherCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A certificate of the name byre-admin is byre's, and another CA's is replaced.
-	for kubeconfig, replaced := range map[string]bool{string(text): true, strings.ReplaceAll(string(own), "name: mine\n", "name: byre-admin\n"): false} {
+	for kubeconfig, replaced := range map[string]bool{string(text): true,
+		strings.ReplaceAll(string(own), "name: mine\n", "name: byre-admin\n"): false} {
 		if err := os.WriteFile(r.Kubeconfig, []byte(kubeconfig), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -638,7 +652,8 @@ func TestRun_RenewsBeforeTheExpiry(t *testing.T) {
 	})
 }
 
-// The wall clock is set after the start, and back, while the ticker goes on. Within a minute the certificates are valid by it.
+// The wall clock is set after the start, and back, while the ticker goes on. Within a minute the certificates are valid
+// by it.
 func TestRun_FollowsTheWallClock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -684,7 +699,8 @@ func TestEnsure_RenewsOnceBeforeTheCAExpires(t *testing.T) {
 	if _, report := ensure(t, r); len(report.Written) > 0 {
 		t.Errorf("%v were written again", report.Written)
 	}
-	verify(t, cert(t, files.ServingCert), cert(t, files.CACert), end.Add(-time.Minute), "localhost", x509.ExtKeyUsageServerAuth)
+	verify(t, cert(t, files.ServingCert), cert(t, files.CACert), end.Add(-time.Minute), "localhost",
+		x509.ExtKeyUsageServerAuth)
 }
 
 func copyFiles(t *testing.T, dir string, from ...string) {
@@ -734,7 +750,8 @@ func TestKubeconfig_VerifiesACertificateOfAnotherCA(t *testing.T) {
 			t.Fatal(err)
 		}
 		cluster := config.Clusters["byre"]
-		if verified := report.Unverified == nil; verified != (test.cert == "" || test.ca != "") || cluster.TLSServerName != test.name ||
+		if verified := report.Unverified == nil; verified != (test.cert == "" || test.ca != "") ||
+			cluster.TLSServerName != test.name ||
 			!bytes.Equal(cluster.CertificateAuthorityData, contents(t, []string{test.trusted})[0]) {
 			t.Errorf("%+v: the name is %q, unverified %v", test, cluster.TLSServerName, report.Unverified)
 		}

@@ -136,7 +136,8 @@ func (k *ensurer) renew(name string) error {
 }
 
 func notIssued(files string) error {
-	return fmt.Errorf("byre did not issue it: renew it where it was issued and replace %s, or move them away, and the next start issues others", files)
+	return fmt.Errorf(
+		"byre did not issue it: renew it where it was issued and replace %s, or move them away, and the next start issues others", files)
 }
 
 // renewKubeconfig renews the administrator's certificate. It changes nothing else in
@@ -145,7 +146,8 @@ func (k *ensurer) renewKubeconfig() error {
 	cert, err := readAdminCert(k.config.Kubeconfig)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s has no certificate of %s: \"byre serve\" makes the file when it starts", k.config.Kubeconfig, adminName)
+		return fmt.Errorf("%s has no certificate of %s: \"byre serve\" makes the file when it starts", k.config.Kubeconfig,
+			adminName)
 	case err != nil:
 		return err
 	case !isAdmin(cert):
@@ -196,7 +198,8 @@ func Follow(ctx context.Context, pair dynamiccertificates.ControllerRunner, cert
 			return err == nil, nil
 		})
 		if err != nil && !isLogged && ctx.Err() == nil {
-			klog.ErrorS(err, "A certificate and its key can't be loaded, and the ones of before are used: put a pair there", "certificate", certFile, "key", keyFile)
+			klog.ErrorS(err, "A certificate and its key can't be loaded, and the ones of before are used: put a pair there",
+				"certificate", certFile, "key", keyFile)
 		}
 		isLogged = err != nil
 		var again <-chan time.Time

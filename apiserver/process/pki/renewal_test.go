@@ -33,20 +33,24 @@ func TestInspect_ShowsEachCertificate(t *testing.T) {
 	}
 	year, decade := start.Add(365*day), start.Add(3650*day)
 	want := []pki.CertificateStatus{
-		{Name: "admin.kubeconfig", Subject: "CN=byre-admin,O=kubeadm:cluster-admins", ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "ca"},
+		{Name: "admin.kubeconfig", Subject: "CN=byre-admin,O=kubeadm:cluster-admins", ExpirationDate: year,
+			ResidualTimeSeconds: 360 * 86400, CAName: "ca"},
 		{
 			Name: "apiserver", Subject: "CN=kube-apiserver", Names: []string{"localhost", "127.0.0.1", "10.0.0.1"},
 			ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "ca",
 		},
 		{Name: "apiserver-kubelet-client", Missing: true},
-		{Name: "front-proxy-client", Subject: "CN=front-proxy-client", ExpirationDate: year, ResidualTimeSeconds: 360 * 86400, CAName: "front-proxy-ca", ExternallyManaged: true},
+		{Name: "front-proxy-client", Subject: "CN=front-proxy-client", ExpirationDate: year, ResidualTimeSeconds: 360 * 86400,
+			CAName: "front-proxy-ca", ExternallyManaged: true},
 	}
 	if diff := cmp.Diff(want, status.Certificates); diff != "" {
 		t.Error(diff)
 	}
 	want = []pki.CertificateStatus{
-		{Name: "ca", Subject: "CN=kubernetes", Names: []string{"kubernetes"}, ExpirationDate: decade, ResidualTimeSeconds: 3645 * 86400},
-		{Name: "front-proxy-ca", Subject: "CN=front-proxy-ca", Names: []string{"front-proxy-ca"}, ExpirationDate: decade, ResidualTimeSeconds: 3645 * 86400, ExternallyManaged: true},
+		{Name: "ca", Subject: "CN=kubernetes", Names: []string{"kubernetes"}, ExpirationDate: decade,
+			ResidualTimeSeconds: 3645 * 86400},
+		{Name: "front-proxy-ca", Subject: "CN=front-proxy-ca", Names: []string{"front-proxy-ca"}, ExpirationDate: decade,
+			ResidualTimeSeconds: 3645 * 86400, ExternallyManaged: true},
 	}
 	if diff := cmp.Diff(want, status.CertificateAuthorities); diff != "" {
 		t.Error(diff)
@@ -57,7 +61,10 @@ func TestInspect_OfNothingIsMissing(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())
 	status, err := pki.Inspect(r.Dir, r.Kubeconfig, start)
-	if err != nil || len(status.Certificates) != 4 || slices.ContainsFunc(status.Certificates, func(c pki.CertificateStatus) bool { return !c.Missing }) {
+	if err != nil || len(status.Certificates) != 4 ||
+		slices.ContainsFunc(status.Certificates, func(c pki.CertificateStatus) bool {
+			return !c.Missing
+		}) {
 		t.Errorf("%+v, %v", status, err)
 	}
 }
@@ -67,7 +74,8 @@ func TestRenew_KeepsNamesAndCAs(t *testing.T) {
 	t.Parallel()
 	r := request(t.TempDir())
 	files, _ := ensure(t, r)
-	kept := []string{files.CACert, files.CAKey, files.FrontProxyCA, files.FrontProxyCAKey, files.ServiceAccountKey, files.ServiceAccount}
+	kept := []string{files.CACert, files.CAKey, files.FrontProxyCA, files.FrontProxyCAKey, files.ServiceAccountKey,
+		files.ServiceAccount}
 	before := contents(t, kept)
 	old := cert(t, files.ServingCert)
 	r.Now = start.Add(100 * day)
@@ -93,8 +101,10 @@ func TestRenew_KeepsNamesAndCAs(t *testing.T) {
 		verify(t, renewed, cert(t, pair[2]), r.Now, "", x509.ExtKeyUsageAny)
 	}
 	renewed := cert(t, files.ServingCert)
-	if !slices.Equal(renewed.DNSNames, old.DNSNames) || len(renewed.IPAddresses) != len(old.IPAddresses) || renewed.Subject.String() != old.Subject.String() {
-		t.Errorf("the serving certificate became one of %s for %v and %v", renewed.Subject, renewed.DNSNames, renewed.IPAddresses)
+	if !slices.Equal(renewed.DNSNames, old.DNSNames) || len(renewed.IPAddresses) != len(old.IPAddresses) ||
+		renewed.Subject.String() != old.Subject.String() {
+		t.Errorf("the serving certificate became one of %s for %v and %v", renewed.Subject, renewed.DNSNames,
+			renewed.IPAddresses)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
 	if err != nil {
@@ -131,8 +141,12 @@ func TestRenew_SaysWhatToDoInstead(t *testing.T) {
 		{"authority", "ca", nil, "ca is not renewed"},
 		{"unknown", "etcd-server", nil, `there is no certificate "etcd-server": name one of admin.kubeconfig, apiserver,`},
 		{"missing", "apiserver", func(t *testing.T, f pki.Files) { remove(t, f.ServingCert) }, `"byre serve" makes it`},
-		{"no key of the CA", "front-proxy-client", func(t *testing.T, f pki.Files) { remove(t, f.FrontProxyCAKey) }, "renew it where the key is kept"},
-		{"of another CA", "apiserver", func(t *testing.T, f pki.Files) { rename(t, f.FrontProxyCert, f.ServingCert) }, "byre did not issue it"},
+		{"no key of the CA", "front-proxy-client", func(t *testing.T, f pki.Files) {
+			remove(t, f.FrontProxyCAKey)
+		}, "renew it where the key is kept"},
+		{"of another CA", "apiserver", func(t *testing.T, f pki.Files) {
+			rename(t, f.FrontProxyCert, f.ServingCert)
+		}, "byre did not issue it"},
 		{"no CA", "apiserver", func(t *testing.T, f pki.Files) { remove(t, f.CACert) }, "ca.crt does not exist"},
 	}
 	for _, test := range tests {
@@ -148,7 +162,8 @@ func TestRenew_SaysWhatToDoInstead(t *testing.T) {
 			}
 		})
 	}
-	if err := pki.Renew(request(t.TempDir()), "apiserver"); err == nil || !strings.Contains(err.Error(), "does not exist: name the directory") {
+	if err := pki.Renew(request(t.TempDir()), "apiserver"); err == nil ||
+		!strings.Contains(err.Error(), "does not exist: name the directory") {
 		t.Errorf("without a directory the error is %v", err)
 	}
 }
@@ -196,7 +211,8 @@ func TestEnsure_CompletesAFirstStart(t *testing.T) {
 				}
 				return filepath.Join(r.Dir, name)
 			}
-			if stem := strings.TrimSuffix(next, filepath.Ext(next)); strings.HasSuffix(stem, "ca") { // the certificate of a CA has another name until its key is there
+			// the certificate of a CA has another name until its key is there
+			if stem := strings.TrimSuffix(next, filepath.Ext(next)); strings.HasSuffix(stem, "ca") {
 				copyFile(t, path(stem+".crt"), path(stem+".crt.new"))
 			}
 			if n <= slices.Index(complete.Written, "apiserver.key") {
@@ -281,13 +297,15 @@ func TestNewKubeconfig_IsRefused(t *testing.T) {
 		{pki.User{Name: "a", Lifetime: day}, "byre.example.com", "--server must be a URL"},
 	} {
 		r.Server = test.server
-		if text, err := pki.NewKubeconfig(r, test.user); err == nil || !strings.Contains(err.Error(), test.want) || text != nil {
+		if text, err := pki.NewKubeconfig(r, test.user); err == nil || !strings.Contains(err.Error(), test.want) ||
+			text != nil {
 			t.Errorf("%+v: %v, want %q", test.user, err, test.want)
 		}
 	}
 	r.Server = ""
 	remove(t, files.CAKey)
-	if _, err := pki.NewKubeconfig(r, pki.User{Name: "a", Lifetime: day}); err == nil || !strings.Contains(err.Error(), "where the key of the CA is kept") {
+	if _, err := pki.NewKubeconfig(r, pki.User{Name: "a", Lifetime: day}); err == nil ||
+		!strings.Contains(err.Error(), "where the key of the CA is kept") {
 		t.Errorf("without the key of the CA the error is %v", err)
 	}
 }

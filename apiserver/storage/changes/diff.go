@@ -64,11 +64,13 @@ func (c *comparison) compare(before, after []byte) bool {
 		return c.lists(slices.Collect(transcode.Elements(before)), slices.Collect(transcode.Elements(after)))
 	}
 	before, after = bytes.TrimSpace(before), bytes.TrimSpace(after)
-	isEqual := bytes.Equal(before, after) || !hasOneText(before) && !hasOneText(after) && reflect.DeepEqual(Decode(before), Decode(after))
+	isEqual := bytes.Equal(before, after) || !hasOneText(before) && !hasOneText(after) &&
+		reflect.DeepEqual(Decode(before), Decode(after))
 	return isEqual || c.yield(&Difference{c.path, before, after})
 }
 
-// hasOneText reports whether a JSON value is a number, true, false or null: those that are written otherwise are others.
+// hasOneText reports whether a JSON value is a number, true, false or null: those that are written otherwise are
+// others.
 func hasOneText(value []byte) bool { return !strings.ContainsRune(`"{[`, rune(value[0])) }
 
 // Fields returns the texts of an object's fields.
@@ -252,7 +254,8 @@ func MaskSecret(before, after map[string]any) (maskedFrom, maskedTo map[string]a
 	for _, field := range []string{"data", "stringData"} {
 		maskValues(cloneField(before, field), cloneField(after, field), func(string) bool { return true })
 	}
-	maskValues(cloneField(cloneField(before, "metadata"), "annotations"), cloneField(cloneField(after, "metadata"), "annotations"),
+	maskValues(cloneField(cloneField(before, "metadata"), "annotations"),
+		cloneField(cloneField(after, "metadata"), "annotations"),
 		func(name string) bool { return name == corev1.LastAppliedConfigAnnotation })
 	return before, after
 }

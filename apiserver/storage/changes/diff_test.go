@@ -115,11 +115,14 @@ func TestCompare_SaysWhatChangedAsPeopleDo(t *testing.T) {
 	}{
 		{`{"spec":{"replicas":1}}`, `{"spec":{"replicas":3}}`, []Field{{"spec.replicas", "1", "3"}}},
 		{
-			`{"metadata":{"labels":{"app.kubernetes.io/name":"a"}},"spec":{"a":1},"status":{"x":1}}`, `{"metadata":{"labels":{}},"spec":{},"status":{"x":2}}`,
+			`{"metadata":{"labels":{"app.kubernetes.io/name":"a"}},"spec":{"a":1},"status":{"x":1}}`,
+			`{"metadata":{"labels":{}},"spec":{},"status":{"x":2}}`,
 			[]Field{{"spec.a", "1", ""}, {`metadata.labels["app.kubernetes.io/name"]`, `"a"`, ""}, {"status.x", "1", "2"}},
 		},
-		{`{"c":[{"i":"a"}]}`, `{"c":[{"i":"<b>"},{"i":"c"}]}`, []Field{{"c[0].i", `"a"`, `"<b>"`}, {"c[1]", "", `{"i":"c"}`}}},
-		{`{"n":1.10,"big":12345678901234567890}`, `{"n":1.10,"big":12345678901234567891}`, []Field{{"big", "12345678901234567890", "12345678901234567891"}}},
+		{`{"c":[{"i":"a"}]}`, `{"c":[{"i":"<b>"},{"i":"c"}]}`,
+			[]Field{{"c[0].i", `"a"`, `"<b>"`}, {"c[1]", "", `{"i":"c"}`}}},
+		{`{"n":1.10,"big":12345678901234567890}`, `{"n":1.10,"big":12345678901234567891}`,
+			[]Field{{"big", "12345678901234567890", "12345678901234567891"}}},
 		{`{"a":null}`, `{"a":"` + long + `"}`, []Field{{"a", "null", `"` + long[:mostText-2] + "…"}}},
 	} {
 		var got []Field
@@ -188,10 +191,12 @@ func TestCompare_TakesLittleMemoryForEachDifference(t *testing.T) {
 func TestCompareMasked_HasNoValueOfASecret(t *testing.T) {
 	t.Parallel()
 	object := func(data, applied string) []byte {
-		return fmt.Appendf(nil, `{"kind":"Secret","metadata":{"name":"s","annotations":{"kubectl.kubernetes.io/last-applied-configuration":%q,"note":"a"}},"data":{%s},"type":"Opaque"}`,
+		return fmt.Appendf(nil,
+			`{"kind":"Secret","metadata":{"name":"s","annotations":{"kubectl.kubernetes.io/last-applied-configuration":%q,"note":"a"}},"data":{%s},"type":"Opaque"}`,
 			`{"data":{"v":"`+applied+`"}}`, data)
 	}
-	before, after := object(`"same":"c2VjcmV0","other":"c2VjcmV0MQ==","gone":"c2VjcmV0Mg=="`, "c2VjcmV0"), object(`"same":"c2VjcmV0","other":"c2VjcmV0Mw==","new":"c2VjcmV0NA=="`, "c2VjcmV05A==")
+	before, after := object(`"same":"c2VjcmV0","other":"c2VjcmV0MQ==","gone":"c2VjcmV0Mg=="`, "c2VjcmV0"),
+		object(`"same":"c2VjcmV0","other":"c2VjcmV0Mw==","new":"c2VjcmV0NA=="`, "c2VjcmV05A==")
 	var got []string
 	for d := range CompareMasked("", "secrets", before, after) {
 		f := d.Field(100)

@@ -97,8 +97,8 @@ func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
 	return revision, APIError(err)
 }
 
-// Covers fails with the code 410 if one of the histories, which are what the user has asked for, does not reach back to a moment,
-// which has a revision.
+// Covers fails with the code 410 if one of the histories, which are what the user has asked for, does not reach back to
+// a moment, which has a revision.
 func Covers(what, moment string, revision int64, histories ...sqlstore.History) error {
 	var last sqlstore.History
 	for i := range histories {
@@ -109,7 +109,8 @@ func Covers(what, moment string, revision int64, histories ...sqlstore.History) 
 	if last.Compacted == 0 {
 		return nil
 	}
-	message := what + " does not reach back to " + moment + ": the earliest moment is revision " + strconv.FormatInt(last.Compacted, 10)
+	message := what + " does not reach back to " + moment + ": the earliest moment is revision " +
+		strconv.FormatInt(last.Compacted, 10)
 	if last.First > 0 {
 		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
 	}
@@ -121,7 +122,8 @@ func IsInternal(key sqlstore.Key) bool {
 	if key.Owner == sqlstore.Custom {
 		return false
 	}
-	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "apiserveripinfo")
+	return key.Group == "byre" || key.Group == "" &&
+		(key.Resource == "servicenodeportallocations" || key.Resource == "apiserveripinfo")
 }
 
 // APIError converts an error of the driver to one of the API; nil stays nil.

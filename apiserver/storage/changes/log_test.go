@@ -26,12 +26,14 @@ func (p plugin) TransformFromStorage(context.Context, []byte, value.Context) ([]
 // TestOpen_SaysWhetherAValueMayBeReadLater: a plugin that is away may come back, one that refuses has lost the key.
 func TestOpen_SaysWhetherAValueMayBeReadLater(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true, codes.NotFound: false, codes.InvalidArgument: false} {
+	for code, want := range map[codes.Code]bool{codes.Unavailable: true, codes.DeadlineExceeded: true,
+		codes.NotFound: false, codes.InvalidArgument: false} {
 		log := &Log{
 			Transformers: func(schema.GroupResource) value.Transformer { return plugin{code: code} },
 			Prefix:       func(sqlstore.Resource) string { return "secrets" },
 		}
-		_, err := log.Open(t.Context(), sqlstore.Key{Resource: "secrets", Namespace: "n", Name: "s"}, []byte(`"k8s:enc:kms:v2:keeper:AAAA"`))
+		_, err := log.Open(t.Context(), sqlstore.Key{Resource: "secrets", Namespace: "n", Name: "s"},
+			[]byte(`"k8s:enc:kms:v2:keeper:AAAA"`))
 		if err == nil || apierrors.IsTimeout(err) != want {
 			t.Errorf("%s: %v", code, err)
 		}

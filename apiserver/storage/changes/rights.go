@@ -65,7 +65,8 @@ func (r *Rights) Sees(ctx context.Context, c *sqlstore.Change, created *Creation
 		return sees, err
 	}
 	asked.namespace = key.Namespace
-	if asked.since, err = created.Of(ctx, NamespaceKey(key.Namespace)); err != nil || asked.since == 0 || c.Revision < asked.since {
+	if asked.since, err = created.Of(ctx, NamespaceKey(key.Namespace)); err != nil || asked.since == 0 ||
+		c.Revision < asked.since {
 		return false, err
 	}
 	return r.seesAs(ctx, asked)
@@ -93,7 +94,8 @@ func (r *Rights) may(ctx context.Context, q question) (bool, error) {
 		return allowed, nil
 	}
 	decision, _, err := r.Authorizer.Authorize(ctx, authorizer.AttributesRecord{
-		User: r.user, Verb: q.verb, Namespace: q.namespace, APIGroup: q.group, APIVersion: "*", Resource: q.resource, ResourceRequest: true,
+		User: r.user, Verb: q.verb, Namespace: q.namespace, APIGroup: q.group, APIVersion: "*", Resource: q.resource,
+		ResourceRequest: true,
 	})
 	// As upstream's authorization of requests: an error with no decision is an error.
 	if allowed = decision == authorizer.DecisionAllow; !allowed && err != nil {
@@ -112,7 +114,8 @@ func (r *Rights) may(ctx context.Context, q question) (bool, error) {
 // caller calls it after the authorizer has answered, which knows them by their names only: the
 // answer may be about others that were created meanwhile.
 func (r *Rights) isOfNow(ctx context.Context, q question) (bool, error) {
-	for key, known := range map[sqlstore.Key]int64{NamespaceKey(q.namespace): q.since, definitionKey(q.group, q.resource): q.defined} {
+	for key, known := range map[sqlstore.Key]int64{NamespaceKey(q.namespace): q.since,
+		definitionKey(q.group, q.resource): q.defined} {
 		if known == 0 {
 			continue
 		}
@@ -191,8 +194,9 @@ func (r *Rights) SeesAll(ctx context.Context, of *sqlstore.Resource) (bool, erro
 	return r.seesAs(ctx, everything)
 }
 
-// HiddenBefore returns the revision before which the user sees nothing of a resource, and may list it now, in a namespace or in all
-// if it is empty: the revision that created the definition of a custom resource. It returns 0 if there is none.
+// HiddenBefore returns the revision before which the user sees nothing of a resource, and may list it now, in a
+// namespace or in all if it is empty: the revision that created the definition of a custom resource. It returns 0 if
+// there is none.
 func (r *Rights) HiddenBefore(ctx context.Context, of sqlstore.Resource, namespace string) (int64, error) {
 	if of.Owner != sqlstore.Custom {
 		return 0, nil

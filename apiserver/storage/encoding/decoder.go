@@ -34,7 +34,9 @@ type storedDecoder struct {
 }
 
 // NewDecoder makes the decoder of the stored JSON of a kind. message is what NewMessage returned.
-func NewDecoder(scheme *runtime.Scheme, kind schema.GroupVersionKind, message func() *transcode.Message) runtime.Decoder {
+func NewDecoder(
+	scheme *runtime.Scheme, kind schema.GroupVersionKind, message func() *transcode.Message,
+) runtime.Decoder {
 	return &storedDecoder{
 		Serializer: json.NewSerializerWithOptions(kindFirst{}, scheme, scheme, json.SerializerOptions{}),
 		scheme:     scheme, kind: kind, message: message,
@@ -42,7 +44,9 @@ func NewDecoder(scheme *runtime.Scheme, kind schema.GroupVersionKind, message fu
 }
 
 // Decode implements runtime.Decoder.
-func (d *storedDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d *storedDecoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	if obj, ok := d.decodeMessage(data); ok {
 		kind := d.kind
 		return obj, &kind, nil

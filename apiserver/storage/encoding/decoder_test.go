@@ -28,7 +28,8 @@ func newStoredDecoder(kind schema.GroupVersionKind) *storedDecoder {
 func storedKinds(t *testing.T) (kinds []schema.GroupVersionKind) {
 	t.Helper()
 	for kind := range legacyscheme.Scheme.AllKnownTypes() {
-		if kind.Version == runtime.APIVersionInternal || kind.Group == metav1.GroupName || strings.HasSuffix(kind.Kind, "List") {
+		if kind.Version == runtime.APIVersionInternal || kind.Group == metav1.GroupName ||
+			strings.HasSuffix(kind.Kind, "List") {
 			continue
 		}
 		in, err := legacyscheme.Scheme.New(internal(kind).WithKind(kind.Kind))

@@ -46,9 +46,10 @@ func (s *Serializer) Stored() *Format { return &s.stored }
 
 // JSON returns a Format of JSON, of a version that is not stored or of a part of the object.
 func JSON(name string, encode Encode) *Format {
-	return &Format{key: watch.Format{Name: name}, encoder: encode, represent: func(body []byte, _ int64) (watch.Representation, error) {
-		return newJSON(body), nil
-	}}
+	return &Format{key: watch.Format{Name: name}, encoder: encode,
+		represent: func(body []byte, _ int64) (watch.Representation, error) {
+			return newJSON(body), nil
+		}}
 }
 
 // Protobuf returns a Format of protobuf. encode returns messages without the envelope of
@@ -185,7 +186,9 @@ func (f *Format) decode(ctx context.Context, s *Serializer, e *watch.Entry) (run
 }
 
 // encode encodes an object, which it may change.
-func (f *Format) encode(ctx context.Context, s *Serializer, obj runtime.Object, revision int64) (watch.Representation, error) {
+func (f *Format) encode(
+	ctx context.Context, s *Serializer, obj runtime.Object, revision int64,
+) (watch.Representation, error) {
 	if err := versioner.PrepareObjectForStorage(obj); err != nil {
 		return watch.Representation{}, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
@@ -319,8 +322,8 @@ func (e Encoded) Object(ctx context.Context) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Body is what the Format's encoder made of the object: in a Format of protobuf, its message. The caller must not write to
-// it.
+// Body is what the Format's encoder made of the object: in a Format of protobuf, its message. The caller must not write
+// to it.
 func (e Encoded) Body() []byte { return e.r.Body }
 
 // ResourceVersion is the revision of the object's state, or of the delete that ended
@@ -476,7 +479,8 @@ func scanLabels(r *watch.Representation) ([]sqlstore.Label, bool) {
 	if r.Marks[markMetadata] == 0 {
 		return nil, true
 	}
-	for in := (transcode.NewScanner(r.Body[:r.Marks[markMetadataEnd]], int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
+	for in := (transcode.NewScanner(r.Body[:r.Marks[markMetadataEnd]],
+		int(r.Marks[markMetadata]))); in.NextMember(); in.SkipValue() {
 		if string(in.ReadKey()) != "labels" {
 			continue
 		}

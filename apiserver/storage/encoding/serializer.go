@@ -377,7 +377,9 @@ func (e *CorruptError) Error() string {
 // refuses has lost the key.
 func IsOfAbsentPlugin(err error) bool {
 	s, isPlugins := status.FromError(err)
-	return isPlugins && slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted, codes.Aborted}, s.Code())
+	return isPlugins &&
+		slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted,
+			codes.Aborted}, s.Code())
 }
 
 // AllowsUnsafeDeletion reports whether errors name corrupt objects, so that an administrator

@@ -8,7 +8,8 @@ import (
 func TestEncryption_WrapsValuesAsJSON(t *testing.T) {
 	t.Parallel()
 	for _, encrypted := range []string{
-		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything", "\xff",
+		"k8s:enc:aescbc:v1:key1:\x00\xff\"", "k8s:enc:kms:v2:plugin:\x01", "k8s:enc:odd\n:v1:k:x", "k8s:enc:", "anything",
+		"\xff",
 	} {
 		stored := WrapEncrypted([]byte(encrypted))
 		back, err := UnwrapEncrypted(stored)

@@ -11,7 +11,9 @@ import (
 // FuzzExtractor_EqualsDecoding compares what is cut out of a JSON object with what a decoder finds in it.
 func FuzzExtractor_EqualsDecoding(f *testing.F) {
 	paths := [][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}, {"metadata", "labels"}, {"d"}}
-	for _, text := range []string{`{"a":{"b":{"c":1}},"d":[1,{"a":2}]}`, `{"metadata":{"labels":{"x":"\u00e9\\\""}},"a":{}}`, `{ "d" : null , "a" : "b" }`, `{}`, `{"a":{"b":7},"metadata":3}`} {
+	for _, text := range []string{`{"a":{"b":{"c":1}},"d":[1,{"a":2}]}`,
+		`{"metadata":{"labels":{"x":"\u00e9\\\""}},"a":{}}`, `{ "d" : null , "a" : "b" }`, `{}`,
+		`{"a":{"b":7},"metadata":3}`} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -82,8 +84,10 @@ func TestScalarAt_FindsAField(t *testing.T) {
 // FuzzIndexValue: the value that is read at a path without decoding equals the decoder's.
 func FuzzIndexValue(f *testing.F) {
 	for _, text := range []string{
-		`{"spec":{"nodeName":"n"}}`, `{"spec":{"x":{"nodeName":"no"},"nodeName":"yes"}}`, `{"spec":null}`, `{"spec":{"nodeName":null}}`, `{"spec":{"nodeName":"a\"b"}}`,
-		`{"spec":[{"nodeName":"no"}],"nodeName":"no"}`, `{"other":{"spec":{"nodeName":"no"}}}`, `{"spec":{},"nodeName":"no"}`, `{"spec":"nodeName"}`, `{"spec":{"nodeName":"`, `{"a":"{","spec":{"nodeName":"n"}}`,
+		`{"spec":{"nodeName":"n"}}`, `{"spec":{"x":{"nodeName":"no"},"nodeName":"yes"}}`, `{"spec":null}`,
+		`{"spec":{"nodeName":null}}`, `{"spec":{"nodeName":"a\"b"}}`,
+		`{"spec":[{"nodeName":"no"}],"nodeName":"no"}`, `{"other":{"spec":{"nodeName":"no"}}}`, `{"spec":{},"nodeName":"no"}`,
+		`{"spec":"nodeName"}`, `{"spec":{"nodeName":"`, `{"a":"{","spec":{"nodeName":"n"}}`,
 	} {
 		f.Add([]byte(text))
 	}

@@ -102,7 +102,8 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[protowire.N
 	inlined := strings.Contains(options, "inline") || f.Anonymous && key == ""
 	switch {
 	case number == 0 && f.Type == reflect.TypeFor[metav1.TypeMeta]():
-		m.members = append(m.members, member{key: "kind", slot: ignored, value: &value{}}, member{key: "apiVersion", slot: ignored, value: &value{}})
+		m.members = append(m.members, member{key: "kind", slot: ignored, value: &value{}},
+			member{key: "apiVersion", slot: ignored, value: &value{}})
 		return nil
 	case number == 0 && key == "-":
 		return nil
@@ -133,7 +134,9 @@ func (b builder) add(m *Message, f reflect.StructField, numbered map[protowire.N
 }
 
 // inline adds a struct whose members JSON writes among those of m.
-func (b builder) inline(m *Message, t reflect.Type, number protowire.Number, numbered map[protowire.Number]field) error {
+func (b builder) inline(
+	m *Message, t reflect.Type, number protowire.Number, numbered map[protowire.Number]field,
+) error {
 	optional := t.Kind() == reflect.Pointer
 	if optional {
 		t = t.Elem()
@@ -145,7 +148,8 @@ func (b builder) inline(m *Message, t reflect.Type, number protowire.Number, num
 	if in.fields == nil && t.NumField() > 0 {
 		return errors.New("inlines itself")
 	}
-	numbered[number] = field{tag: protowire.AppendTag(nil, number, protowire.BytesType), slot: m.slots, inlined: in, optional: optional}
+	numbered[number] = field{tag: protowire.AppendTag(nil, number, protowire.BytesType), slot: m.slots, inlined: in,
+		optional: optional}
 	for _, inner := range in.members {
 		if inner.slot != ignored {
 			inner.slot += m.slots

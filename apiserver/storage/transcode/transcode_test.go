@@ -36,7 +36,8 @@ var notTranscoded = []string{
 	"ControllerRevision.apps v1", "ControllerRevision.apps v1beta1", "ControllerRevision.apps v1beta2",
 	"DeviceClass.resource.k8s.io v1", "DeviceClass.resource.k8s.io v1beta1", "DeviceClass.resource.k8s.io v1beta2",
 	"ResourceClaim.resource.k8s.io v1", "ResourceClaim.resource.k8s.io v1beta1", "ResourceClaim.resource.k8s.io v1beta2",
-	"ResourceClaimTemplate.resource.k8s.io v1", "ResourceClaimTemplate.resource.k8s.io v1beta1", "ResourceClaimTemplate.resource.k8s.io v1beta2",
+	"ResourceClaimTemplate.resource.k8s.io v1", "ResourceClaimTemplate.resource.k8s.io v1beta1",
+	"ResourceClaimTemplate.resource.k8s.io v1beta2",
 }
 
 // filler fills objects with values that JSON can express.
@@ -68,7 +69,8 @@ func filler(seed int64) *randfill.Filler {
 	)
 }
 
-var texts = []string{"", "a", "b/c", "<&>", "quote\" \\ back", "\u2028 line", "\x01\n\t", "ü€😀", strings.Repeat("long ", 60)}
+var texts = []string{"", "a", "b/c", "<&>", "quote\" \\ back", "\u2028 line", "\x01\n\t", "ü€😀",
+	strings.Repeat("long ", 60)}
 
 func text(c randfill.Continue) string { return texts[c.Intn(len(texts))] }
 
@@ -142,13 +144,15 @@ func TestTranscode_BrokenJSONIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	document := `{"kind":"X","apiVersion":"v1","metadata":{"name":"a\n","labels":{"a":"b","c":"d"},"creationTimestamp":"2024-01-02T03:04:05Z","managedFields":[{"manager":"m","fieldsV1":{"f:x":{}}}]}}`
+	document :=
+		`{"kind":"X","apiVersion":"v1","metadata":{"name":"a\n","labels":{"a":"b","c":"d"},"creationTimestamp":"2024-01-02T03:04:05Z","managedFields":[{"manager":"m","fieldsV1":{"f:x":{}}}]}}`
 	if _, err := appendMessage(message, nil, []byte(document)); err != nil {
 		t.Fatal(err)
 	}
 	for _, broken := range []string{
 		``, `{`, `null`, `[]`, `{"metadata":`, `{"metadata":[]}`, `{"metadata":{"name":1}}`, `{"unknown":1}`,
-		`{"metadata":{"labels":{"c":"d","a":"b"}}}`, `{"metadata":{"generation":1.5}}`, `{"metadata":{"creationTimestamp":"soon"}}`,
+		`{"metadata":{"labels":{"c":"d","a":"b"}}}`, `{"metadata":{"generation":1.5}}`,
+		`{"metadata":{"creationTimestamp":"soon"}}`,
 		`{"metadata":{"name":"\`, `{"metadata":{}}}`, document + document,
 	} {
 		if _, err := appendMessage(message, nil, []byte(broken)); err == nil {
@@ -193,7 +197,8 @@ func TestTranscodeHead_EndsBehindTheMetadata(t *testing.T) {
 		}
 	}
 	for _, document := range []string{
-		`{"kind":"X","spec":{},` + metadata + `}`, `{"kind":"X","spec":{}}`, `{"metadata":{"unknown":1},"spec":{}}`, `{"metadata":{"name":"a"`,
+		`{"kind":"X","spec":{},` + metadata + `}`, `{"kind":"X","spec":{}}`, `{"metadata":{"unknown":1},"spec":{}}`,
+		`{"metadata":{"name":"a"`,
 	} {
 		if _, err := head(document); !errors.Is(err, transcode.ErrUnexpected) {
 			t.Errorf("%s: %v", document, err)
@@ -211,20 +216,29 @@ func BenchmarkPod(b *testing.B) {
 	for range 3 {
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
 			Manager: "kubelet", Operation: "Update", APIVersion: "v1", Time: &pod.CreationTimestamp, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:conditions":{".":{}` + strings.Repeat(`,"k:{\"type\":\"Ready\"}":{".":{},"f:status":{},"f:type":{}}`, 8) + `}}}`)},
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:conditions":{".":{}` +
+				strings.Repeat(`,"k:{\"type\":\"Ready\"}":{".":{},"f:status":{},"f:type":{}}`, 8) + `}}}`)},
 		})
 	}
 	for i := range 2 {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{
 			Name: fmt.Sprint("c", i), Image: "registry.example/app:1", ImagePullPolicy: "Always",
-			Env:          []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"}}}},
+			Env: []corev1.EnvVar{{Name: "A", Value: "1"},
+				{Name: "B",
+					ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1",
+						FieldPath: "spec.nodeName"}}}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "v1", MountPath: "/v1"}, {Name: "v2", MountPath: "/v2", ReadOnly: true}},
-			Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("64Mi")}},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m"),
+				"memory": resource.MustParse("64Mi")}},
 		})
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i), VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}})
+		pod.Spec.Volumes = append(pod.Spec.Volumes,
+			corev1.Volume{Name: fmt.Sprint("v", i),
+				VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}})
 	}
 	for i := range 5 {
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("Condition", i)), Status: "True", LastTransitionTime: pod.CreationTimestamp})
+		pod.Status.Conditions = append(pod.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("Condition", i)), Status: "True",
+				LastTransitionTime: pod.CreationTimestamp})
 	}
 	document, err := json.Marshal(pod)
 	if err != nil {
@@ -253,7 +267,8 @@ func BenchmarkPod(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			versioned, err := runtime.UnsafeObjectConvertor(legacyscheme.Scheme).ConvertToVersion(object, corev1.SchemeGroupVersion)
+			versioned, err := runtime.UnsafeObjectConvertor(legacyscheme.Scheme).ConvertToVersion(object,
+				corev1.SchemeGroupVersion)
 			if err != nil {
 				b.Fatal(err)
 			}

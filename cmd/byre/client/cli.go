@@ -86,7 +86,8 @@ func Messages(err error) []string {
 			return []string{"--" + invalid.GetFlag().Name + " is not supported: " + refused.Error()}
 		}
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) { // only the outermost is a list of wrong flags
+	// only the outermost is a list of wrong flags
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && isList(err, joined.Unwrap()) {
 		var lines []string
 		for _, err := range joined.Unwrap() {
 			lines = append(lines, Messages(err)...)
@@ -121,8 +122,8 @@ func Ask(cmd *cobra.Command) (bool, error) {
 	return yes, err
 }
 
-// IsYes reads an answer, and reports whether it is yes. It fails if there is none, as in a cron job, and when ctx ends; in is then
-// still being read, because nothing ends the read of a terminal.
+// IsYes reads an answer, and reports whether it is yes. It fails if there is none, as in a cron job, and when ctx ends;
+// in is then still being read, because nothing ends the read of a terminal.
 func IsYes(ctx context.Context, in io.Reader) (bool, error) {
 	answers := make(chan string, 1)
 	go func() {
@@ -257,8 +258,10 @@ type colorFlag struct{ when string }
 
 func (f *colorFlag) addTo(cmd *cobra.Command) {
 	choices := []string{"auto", "always", "never"}
-	cmd.Flags().StringVar(&f.when, "color", choices[0], "Colour: "+OneOf(choices)+". auto means on a terminal, unless NO_COLOR is set.")
-	_ = cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	cmd.Flags().StringVar(&f.when, "color", choices[0],
+		"Colour: "+OneOf(choices)+". auto means on a terminal, unless NO_COLOR is set.")
+	// the flag is there
+	_ = cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // use reports whether what a command prints to out has colours.

@@ -40,7 +40,8 @@ func newEngine(t *testing.T) *engine {
 	t.Helper()
 	e := &engine{answers: map[string]string{}, header: http.Header{}, status: http.StatusCreated}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := json.NewDecoder(r.Body).Decode(&e.asked); err != nil || r.URL.Path != "/base"+query.Path || r.Method != http.MethodPost {
+		if err := json.NewDecoder(r.Body).Decode(&e.asked); err != nil || r.URL.Path != "/base"+query.Path ||
+			r.Method != http.MethodPost {
 			t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
 		maps.Copy(w.Header(), e.header)
@@ -61,7 +62,8 @@ const twoRows = `{"status":{"columns":[{"name":"name","type":"text"},{"name":"n"
 func TestSQL_PrintsAnswers(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
-	e.answers = map[string]string{"application/json": twoRows, query.CSV: "name,n\n\"a\nb\",1\nc,\n", query.NDJSON: "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n"}
+	e.answers = map[string]string{"application/json": twoRows, query.CSV: "name,n\n\"a\nb\",1\nc,\n",
+		query.NDJSON: "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n"}
 	e.header.Add("Warning", `299 - "it is slow"`)
 	e.header.Set(query.LimitHeader, "2")
 	for format, want := range map[string]struct {
@@ -78,11 +80,14 @@ func TestSQL_PrintsAnswers(t *testing.T) {
 		cmd.SetErr(&errOut)
 		rows, err := e.print(t.Context(), cmd, query.NewQuery("SELECT 1"), &Output{Format: format})
 		if format == "table" {
-			if strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "<none>") || !strings.HasPrefix(out.String(), "NAME") {
+			if strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "<none>") ||
+				!strings.HasPrefix(out.String(), "NAME") {
 				t.Errorf("the table is %q", &out)
 			}
 		}
-		if err != nil || rows != want.rows || !strings.Contains(out.String(), want.text) || !strings.Contains(errOut.String(), "Warning: it is slow\n") || strings.Contains(errOut.String(), "there may be more rows") != want.more {
+		if err != nil || rows != want.rows || !strings.Contains(out.String(), want.text) ||
+			!strings.Contains(errOut.String(), "Warning: it is slow\n") ||
+			strings.Contains(errOut.String(), "there may be more rows") != want.more {
 			t.Errorf("%s: %d rows, %v\n%s%s", format, rows, err, &out, &errOut)
 		}
 	}
@@ -98,11 +103,14 @@ func TestSQL_SaysWhatTheServerRefuses(t *testing.T) {
 		status       int
 		answer, want string
 	}{
-		{400, `{"kind":"Status","message":"no such table: gears"}`, "no such table: gears"}, {404, `{"kind":"Status","message":"the server could not find"}`, "is it byre, with --enable-sql?"},
-		{502, "<html>bad gateway</html>", "the server answered 502 Bad Gateway: <html>bad gateway"}, {503, `{}`, "the server answered 503"},
+		{400, `{"kind":"Status","message":"no such table: gears"}`, "no such table: gears"},
+		{404, `{"kind":"Status","message":"the server could not find"}`, "is it byre, with --enable-sql?"},
+		{502, "<html>bad gateway</html>", "the server answered 502 Bad Gateway: <html>bad gateway"},
+		{503, `{}`, "the server answered 503"},
 	} {
 		e.status, e.answers["application/json"] = test.status, test.answer
-		if _, err := e.answer(t.Context(), query.NewQuery("SELECT 1")); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := e.answer(t.Context(), query.NewQuery("SELECT 1")); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("%d: %v, want %q", test.status, err, test.want)
 		}
 	}
@@ -118,7 +126,8 @@ func TestSQL_ReadsParametersAndStatements(t *testing.T) {
 	for _, value := range parseParameters([]string{"1", "-1.5e3", "true", "null", "shop", `"1"`, "1 2", "", "it's"}) {
 		got = append(got, string(value))
 	}
-	if want := []string{"1", "-1.5e3", "true", "null", `"shop"`, `"1"`, `"1 2"`, `""`, `"it's"`}; !slices.Equal(got, want) {
+	if want := []string{"1", "-1.5e3", "true", "null", `"shop"`, `"1"`, `"1 2"`, `""`, `"it's"`}; !slices.Equal(got,
+		want) {
 		t.Errorf("the parameters are %q, want %q", got, want)
 	}
 	if s, err := readStatement(strings.NewReader("SELECT 2"), "", nil); s != "SELECT 2" || err != nil {
@@ -140,11 +149,15 @@ func TestSQLShell_CompletesWords(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
-	names := &sqlNames{tables: []string{"deployments.apps", "gears.example.com", "pods", "podtemplates"}, columns: map[string][]string{"pods": {"name", "namespace", "node"}, "deployments.apps": {"replicas"}}}
+	names := &sqlNames{tables: []string{"deployments.apps", "gears.example.com", "pods", "podtemplates"},
+		columns: map[string][]string{"pods": {"name", "namespace", "node"}, "deployments.apps": {"replicas"}}}
 	for before, want := range map[string][]string{
-		".t": {".tables"}, ".columns po": {"pods", "podtemplates"}, ".output c": {"csv"}, "SEL": {"SELECT"}, "sel": {"select"}, "SELECT na": {"natural"},
-		"SELECT count(*) FROM pod": {"pods", "podtemplates"}, `SELECT * FROM "gea`: {`"gears.example.com"`}, "SELECT * FROM gea": {`"gears.example.com"`},
-		"SELECT * FROM pods WHERE no": {"node", "not"}, "SELECT * FROM pods p WHERE p.na": {"name", "namespace"}, `SELECT * FROM "deployments.apps" WHERE rep`: {"replicas"}, "SELECT xyz": nil,
+		".t": {".tables"}, ".columns po": {"pods", "podtemplates"}, ".output c": {"csv"}, "SEL": {"SELECT"},
+		"sel": {"select"}, "SELECT na": {"natural"},
+		"SELECT count(*) FROM pod": {"pods", "podtemplates"}, `SELECT * FROM "gea`: {`"gears.example.com"`},
+		"SELECT * FROM gea":           {`"gears.example.com"`},
+		"SELECT * FROM pods WHERE no": {"node", "not"}, "SELECT * FROM pods p WHERE p.na": {"name", "namespace"},
+		`SELECT * FROM "deployments.apps" WHERE rep`: {"replicas"}, "SELECT xyz": nil,
 	} {
 		s := &sqlShell{cmd: cmd, names: names, output: &Output{Allowed: sqlFormats()}}
 		if _, words := s.candidates(before, before); !slices.Equal(words, want) {
@@ -160,7 +173,9 @@ func TestSQLShell_CompletesWords(t *testing.T) {
 func proxied(t *testing.T) (p *consoleProxy, at *httptest.Server, reached *[]*http.Request) {
 	t.Helper()
 	reached = new([]*http.Request)
-	console := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { *reached = append(*reached, r) }))
+	console := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		*reached = append(*reached, r)
+	}))
 	t.Cleanup(console.Close)
 	p, err := newConsoleProxy(&rest.Config{Host: console.URL + "/base", BearerToken: "of-the-kubeconfig"})
 	if err != nil {
@@ -173,7 +188,8 @@ func proxied(t *testing.T) (p *consoleProxy, at *httptest.Server, reached *[]*ht
 	return p, at, reached
 }
 
-// The proxy answers only who has its URL, and passes on nothing but reads of the console, with no credentials but the kubeconfig's.
+// The proxy answers only who has its URL, and passes on nothing but reads of the console, with no credentials but the
+// kubeconfig's.
 func TestConsoleProxy_KeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	p, at, reached := proxied(t)
@@ -227,7 +243,9 @@ func TestConsoleProxy_KeepsOthersOut(t *testing.T) {
 		if test.passed == "" {
 			continue
 		}
-		if r := (*reached)[0]; r.URL.EscapedPath() != test.passed || r.Header.Get("Authorization") != "Bearer of-the-kubeconfig" || r.Header.Get("Cookie")+r.Header.Get("Impersonate-User") != "" {
+		if r := (*reached)[0]; r.URL.EscapedPath() != test.passed ||
+			r.Header.Get("Authorization") != "Bearer of-the-kubeconfig" ||
+			r.Header.Get("Cookie")+r.Header.Get("Impersonate-User") != "" {
 			t.Errorf("%s is passed on as %s with %v", test.path, r.URL, r.Header)
 		}
 	}
@@ -241,7 +259,8 @@ func TestConsoleProxy_KeepsOthersOut(t *testing.T) {
 func TestConsoleProxy_ChecksTheServer(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		200: "", 401: "does not accept the credentials", 403: "bind the ClusterRole byre:console-user", 404: "start it with --console", 421: "name it with --external-hostname", 500: "answered 500",
+		200: "", 401: "does not accept the credentials", 403: "bind the ClusterRole byre:console-user",
+		404: "start it with --console", 421: "name it with --external-hostname", 500: "answered 500",
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Security-Policy", "default-src 'none'")
@@ -268,19 +287,24 @@ func TestMCP_FitsAnswersIntoTheLimits(t *testing.T) {
 		rows    int
 		want    string
 	}{
-		{3, 10, false, 3, ""}, {4, 10, false, 4, ""}, {4, 10, true, 4, "more rows than 4"}, {5, 10, false, 4, "more rows than 4"}, {0, 0, false, 0, ""},
-		{4, 400, false, 2, "at most 1024 bytes"}, {1, 1100, false, 0, "at most 1024 bytes"}, {1, 1021, false, 1, ""}, {1, 1022, false, 0, "at most 1024 bytes"},
+		{3, 10, false, 3, ""}, {4, 10, false, 4, ""}, {4, 10, true, 4, "more rows than 4"},
+		{5, 10, false, 4, "more rows than 4"}, {0, 0, false, 0, ""},
+		{4, 400, false, 2, "at most 1024 bytes"}, {1, 1100, false, 0, "at most 1024 bytes"}, {1, 1021, false, 1, ""},
+		{1, 1022, false, 0, "at most 1024 bytes"},
 	} {
 		items := slices.Repeat([]string{strings.Repeat("x", test.size)}, test.n)
 		fitting, incomplete, err := fit(items, test.more, limits)
-		if err != nil || fitting == nil || len(fitting) != test.rows || (incomplete == "") != (test.want == "") || !strings.Contains(incomplete, test.want) {
+		if err != nil || fitting == nil || len(fitting) != test.rows || (incomplete == "") != (test.want == "") ||
+			!strings.Contains(incomplete, test.want) {
 			t.Errorf("%d of %d bytes: %d, %q, %v", test.n, test.size, len(fitting), incomplete, err)
 		}
 	}
 	tools := &mcpTools{limits: limits}
 	for text, want := range map[string]string{
-		"short\n": "short\n", strings.Repeat("x", 1024): strings.Repeat("x", 1024), strings.Repeat("x", 1025): strings.Repeat("x", 1024),
-		strings.Repeat("line\n", 300): strings.Repeat("line\n", 204), strings.Repeat("ä", 600) + "\n": strings.Repeat("ä", 512),
+		"short\n": "short\n", strings.Repeat("x", 1024): strings.Repeat("x", 1024),
+		strings.Repeat("x", 1025):       strings.Repeat("x", 1024),
+		strings.Repeat("line\n", 300):   strings.Repeat("line\n", 204),
+		strings.Repeat("ä", 600) + "\n": strings.Repeat("ä", 512),
 	} {
 		first, incomplete := tools.cut(text)
 		if first != want || (incomplete == "") != (len(text) <= 1024) {
@@ -296,8 +320,10 @@ func TestMCP_FitsAnswersIntoTheLimits(t *testing.T) {
 		rows int
 		size string
 		want string
-	}{{1, "1Ki", ""}, {10_000, "16Mi", ""}, {0, "1Ki", "--max-rows must be between 1 and 10000"}, {10_001, "1Ki", "--max-rows"}, {1, "1023", "--max-bytes must be between 1Ki and 16Mi"}, {1, "17Mi", "--max-bytes"}} {
-		err := (&mcpLimits{rows: test.rows, bytes: resource.QuantityValue{Quantity: resource.MustParse(test.size)}}).validate()
+	}{{1, "1Ki", ""}, {10_000, "16Mi", ""}, {0, "1Ki", "--max-rows must be between 1 and 10000"},
+		{10_001, "1Ki", "--max-rows"}, {1, "1023", "--max-bytes must be between 1Ki and 16Mi"}, {1, "17Mi", "--max-bytes"}} {
+		err := (&mcpLimits{rows: test.rows,
+			bytes: resource.QuantityValue{Quantity: resource.MustParse(test.size)}}).validate()
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%d rows of %s: %v", test.rows, test.size, err)
 		}
@@ -317,7 +343,8 @@ func TestMCP_ToolsReadTheHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools := &mcpTools{client: client, limits: &mcpLimits{rows: 10, bytes: resource.QuantityValue{Quantity: resource.MustParse("64Ki")}}}
+	tools := &mcpTools{client: client,
+		limits: &mcpLimits{rows: 10, bytes: resource.QuantityValue{Quantity: resource.MustParse("64Ki")}}}
 	answer := func(result *mcp.CallToolResult, out any, err error) string {
 		t.Helper()
 		if err != nil {
@@ -333,18 +360,26 @@ func TestMCP_ToolsReadTheHistory(t *testing.T) {
 	}
 	a := mcpObject{Resource: "configmaps", Name: "a"}
 	for name, test := range map[string]struct{ got, want string }{
-		"changes of one":         {answer(tools.changes(t.Context(), nil, changesInput{Resource: "configmaps", Name: "a", Limit: 1})), `"new":"\"three\""`},
-		"changes of one, more":   {answer(tools.changes(t.Context(), nil, changesInput{Resource: "configmaps", Name: "a", Limit: 1})), "cut off: there are more rows than 1"},
-		"changes of a user":      {answer(tools.changes(t.Context(), nil, changesInput{Who: "bob"})), `"object":"configmaps/b"`},
-		"changes elsewhere":      {answer(tools.changes(t.Context(), nil, changesInput{Namespace: "bank"})), `{"changes":[]}`},
-		"a name without a type":  {answer(tools.changes(t.Context(), nil, changesInput{Name: "a"})), "error: name the resource"},
-		"a type that is none":    {answer(tools.changes(t.Context(), nil, changesInput{Resource: "nothing"})), "error: "},
-		"a time that is none":    {answer(tools.changes(t.Context(), nil, changesInput{Since: "soon"})), "error: --since"},
-		"the last difference":    {answer(tools.diff(t.Context(), nil, diffInput{mcpObject: a})), "-  key: two\n+  key: three\n"},
-		"an object as it is":     {answer(tools.show(t.Context(), nil, showInput{mcpObject: a})), "key: three"},
-		"an object as it was":    {answer(tools.show(t.Context(), nil, showInput{mcpObject: a, At: fmt.Sprint(c.Revision() - 3)})), "key: one"},
-		"an object that is none": {answer(tools.show(t.Context(), nil, showInput{mcpObject: mcpObject{Resource: "configmaps", Name: "none"}})), "error: "},
-		"who set a field":        {answer(tools.blame(t.Context(), nil, a)), `"path":"data.key"`},
+		"changes of one": {answer(tools.changes(t.Context(), nil,
+			changesInput{Resource: "configmaps", Name: "a", Limit: 1})), `"new":"\"three\""`},
+		"changes of one, more": {answer(tools.changes(t.Context(), nil,
+			changesInput{Resource: "configmaps", Name: "a", Limit: 1})), "cut off: there are more rows than 1"},
+		"changes of a user": {answer(tools.changes(t.Context(), nil, changesInput{Who: "bob"})),
+			`"object":"configmaps/b"`},
+		"changes elsewhere": {answer(tools.changes(t.Context(), nil, changesInput{Namespace: "bank"})),
+			`{"changes":[]}`},
+		"a name without a type": {answer(tools.changes(t.Context(), nil, changesInput{Name: "a"})),
+			"error: name the resource"},
+		"a type that is none": {answer(tools.changes(t.Context(), nil, changesInput{Resource: "nothing"})), "error: "},
+		"a time that is none": {answer(tools.changes(t.Context(), nil, changesInput{Since: "soon"})), "error: --since"},
+		"the last difference": {answer(tools.diff(t.Context(), nil, diffInput{mcpObject: a})),
+			"-  key: two\n+  key: three\n"},
+		"an object as it is": {answer(tools.show(t.Context(), nil, showInput{mcpObject: a})), "key: three"},
+		"an object as it was": {answer(tools.show(t.Context(), nil,
+			showInput{mcpObject: a, At: fmt.Sprint(c.Revision() - 3)})), "key: one"},
+		"an object that is none": {answer(tools.show(t.Context(), nil,
+			showInput{mcpObject: mcpObject{Resource: "configmaps", Name: "none"}})), "error: "},
+		"who set a field": {answer(tools.blame(t.Context(), nil, a)), `"path":"data.key"`},
 	} {
 		if !strings.Contains(test.got, test.want) {
 			t.Errorf("%s: %s, want %q", name, test.got, test.want)
@@ -360,19 +395,24 @@ func TestMCP_AsksForNoMoreThanTheLimits(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	e.answers["application/json"] = twoRows
-	tools := &mcpTools{sql: e.sqlClient, limits: &mcpLimits{rows: 2, bytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}}
+	tools := &mcpTools{sql: e.sqlClient,
+		limits: &mcpLimits{rows: 2, bytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}}
 	for limit, want := range map[int]int64{0: 2, 1: 1, 1000: 2} {
-		_, out, err := tools.query(t.Context(), nil, queryInput{SQL: "SELECT ?1", At: "-2h", Parameters: []any{"shop", 1.5, nil}, Limit: limit})
-		if err != nil || *e.asked.Spec.Limit != want || e.asked.Spec.At != "-2h" || len(e.asked.Spec.Parameters) != 3 || string(e.asked.Spec.Parameters[0]) != `"shop"` {
+		_, out, err := tools.query(t.Context(), nil,
+			queryInput{SQL: "SELECT ?1", At: "-2h", Parameters: []any{"shop", 1.5, nil}, Limit: limit})
+		if err != nil || *e.asked.Spec.Limit != want || e.asked.Spec.At != "-2h" || len(e.asked.Spec.Parameters) != 3 ||
+			string(e.asked.Spec.Parameters[0]) != `"shop"` {
 			t.Errorf("a limit of %d asks %+v, %v", limit, e.asked.Spec, err)
 			continue
 		}
-		if answer := out.(*queryOutput); !strings.Contains(answer.Incomplete, "there are more rows than 2") || answer.ResourceVersion != "7" || !slices.Equal(answer.Columns, []string{"name", "n"}) {
+		if answer := out.(*queryOutput); !strings.Contains(answer.Incomplete, "there are more rows than 2") ||
+			answer.ResourceVersion != "7" || !slices.Equal(answer.Columns, []string{"name", "n"}) {
 			t.Errorf("the answer is %+v", answer)
 		}
 	}
 	e.answers["application/json"] = `{"status":{"columns":[{"name":"name"}],"rows":[]}}`
-	if _, _, err := tools.tables(t.Context(), nil, tablesInput{Table: "gears"}); err == nil || !strings.Contains(err.Error(), `there is no table "gears"`) {
+	if _, _, err := tools.tables(t.Context(), nil, tablesInput{Table: "gears"}); err == nil ||
+		!strings.Contains(err.Error(), `there is no table "gears"`) {
 		t.Errorf("the columns of no table: %v", err)
 	}
 }
@@ -415,7 +455,8 @@ func TestMCP_ToolsAreDescribed(t *testing.T) {
 		var schema struct {
 			Properties map[string]struct{ Description string }
 		}
-		if err := errors.Join(err, json.Unmarshal(text, &schema)); err != nil || !tool.Annotations.ReadOnlyHint || tool.Description == "" || len(schema.Properties) == 0 {
+		if err := errors.Join(err, json.Unmarshal(text, &schema)); err != nil || !tool.Annotations.ReadOnlyHint ||
+			tool.Description == "" || len(schema.Properties) == 0 {
 			t.Errorf("%s: %q, %+v, %s, %v", tool.Name, tool.Description, tool.Annotations, text, err)
 		}
 		for name, property := range schema.Properties {
@@ -427,7 +468,8 @@ func TestMCP_ToolsAreDescribed(t *testing.T) {
 	if slices.Sort(names); !slices.Equal(names, []string{"blame", "changes", "diff", "query", "show", "tables"}) {
 		t.Errorf("the tools are %q", names)
 	}
-	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "show", Arguments: map[string]any{"resource": "configmaps", "name": "none"}})
+	result, err := session.CallTool(t.Context(),
+		&mcp.CallToolParams{Name: "show", Arguments: map[string]any{"resource": "configmaps", "name": "none"}})
 	if err != nil || !result.IsError {
 		t.Errorf("what fails is told: %+v, %v", result, err)
 	}
@@ -436,8 +478,9 @@ func TestMCP_ToolsAreDescribed(t *testing.T) {
 func TestSQLShell_FindsTheEndOfAStatement(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
-		"": -1, "SELECT 1": -1, ";": 0, "SELECT 1;": 8, "SELECT ';'": -1, "SELECT ';''';": 12, `SELECT ";";`: 10, "SELECT [;]`;`;": 13,
-		"-- ;": -1, "-- ;\n;": 5, "/* ; */;": 7, "/* ;": -1, "SELECT 'x": -1, "a-b/c;": 5,
+		"": -1, "SELECT 1": -1, ";": 0, "SELECT 1;": 8, "SELECT ';'": -1, "SELECT ';''';": 12, `SELECT ";";`: 10,
+		"SELECT [;]`;`;": 13,
+		"-- ;":           -1, "-- ;\n;": 5, "/* ; */;": 7, "/* ;": -1, "SELECT 'x": -1, "a-b/c;": 5,
 	} {
 		if got := endOfStatement(text); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
@@ -450,7 +493,8 @@ func TestSQLShell_BoundsTheHistory(t *testing.T) {
 	state := t.TempDir()
 	t.Setenv("XDG_STATE_HOME", state)
 	file := filepath.Join(state, "byre", "sql_history")
-	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(strings.Repeat("a\nb\n", maxHistory)), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700),
+		os.WriteFile(file, []byte(strings.Repeat("a\nb\n", maxHistory)), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	var warnings strings.Builder
@@ -462,7 +506,8 @@ func TestSQLShell_BoundsTheHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(string(text), "\n"); lines != maxHistory+1 || !strings.HasSuffix(string(text), "\nb\nc\n") || h.At(0) != "c" || h.At(1) != "b" || warnings.Len() > 0 {
+	if lines := strings.Count(string(text), "\n"); lines != maxHistory+1 || !strings.HasSuffix(string(text), "\nb\nc\n") ||
+		h.At(0) != "c" || h.At(1) != "b" || warnings.Len() > 0 {
 		t.Errorf("%d lines, %d, %s", lines, h.Len(), warnings.String())
 	}
 }
@@ -475,7 +520,8 @@ func TestIsYes_EndsWithTheContext(t *testing.T) {
 			t.Errorf("%q: %v, %v", answer, yes, err)
 		}
 	}
-	if yes, err := IsYes(t.Context(), strings.NewReader("")); yes || err == nil || !strings.Contains(err.Error(), "nobody answered") {
+	if yes, err := IsYes(t.Context(), strings.NewReader("")); yes || err == nil ||
+		!strings.Contains(err.Error(), "nobody answered") {
 		t.Errorf("without an answer: %v, %v", yes, err)
 	}
 	in, out := io.Pipe()

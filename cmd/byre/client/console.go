@@ -83,7 +83,8 @@ func newConsoleProxy(config *rest.Config) (*consoleProxy, error) {
 
 // check fails if the server does not show the console to the user.
 func (p *consoleProxy) check(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server.JoinPath(console.Path, "static/style.css").String(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		p.server.JoinPath(console.Path, "static/style.css").String(), nil)
 	if err != nil {
 		return err
 	}
@@ -99,9 +100,11 @@ func (p *consoleProxy) check(ctx context.Context) error {
 	case response.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%s does not accept the credentials of the kubeconfig", p.server)
 	case response.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%s does not show the console to this user: bind the ClusterRole byre:console-user, if the server runs with --console", p.server)
+		return fmt.Errorf(
+			"%s does not show the console to this user: bind the ClusterRole byre:console-user, if the server runs with --console", p.server)
 	case response.StatusCode == http.StatusMisdirectedRequest && isConsole:
-		return fmt.Errorf("%s does not know itself by the name %s: name it with --external-hostname or tls-server-name", p.server, p.name)
+		return fmt.Errorf("%s does not know itself by the name %s: name it with --external-hostname or tls-server-name",
+			p.server, p.name)
 	case response.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s has no console: start it with --console", p.server)
 	}
@@ -177,8 +180,8 @@ func (p *consoleProxy) below(path string) string {
 	return strings.TrimSuffix(p.server.Path, "/") + strings.TrimPrefix(path, p.prefix)
 }
 
-// openBrowser opens a URL with the program of the desktop, which gets a file that leads to the URL: all users of the machine
-// can read the arguments of a process.
+// openBrowser opens a URL with the program of the desktop, which gets a file that leads to the URL: all users of the
+// machine can read the arguments of a process.
 func openBrowser(ctx context.Context, link string) error {
 	file, err := os.CreateTemp("", "byre-console-*.html") // with mode 0600
 	if err != nil {

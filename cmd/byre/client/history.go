@@ -265,7 +265,8 @@ func answer(result rest.Result) ([]byte, error) {
 	switch {
 	case err == nil:
 		return result.Raw()
-	case apierrors.IsNotFound(err) && errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Name == ""):
+	case apierrors.IsNotFound(err) && errors.As(err, &status) &&
+		(status.Status().Details == nil || status.Status().Details.Name == ""):
 		return nil, errNoChanges
 	}
 	return nil, err
@@ -377,7 +378,8 @@ func ParseMoment(text string) (Moment, error) {
 			return Moment{Time: time.Now().Add(-age)}, nil
 		}
 	}
-	return Moment{}, fmt.Errorf("%q is neither a revision, nor a time such as 2026-12-01T15:04:05Z, nor one before now such as -2h", text)
+	return Moment{},
+		fmt.Errorf("%q is neither a revision, nor a time such as 2026-12-01T15:04:05Z, nor one before now such as -2h", text)
 }
 
 // covers reports whether a change was made until the moment: a time means the last revision whose
@@ -410,8 +412,10 @@ func (c *Client) Follow(ctx context.Context, q Query, revision string, f func(*m
 		case ctx.Err() != nil:
 			return nil
 		case apierrors.IsResourceExpired(failed):
-			return fmt.Errorf("the changes after revision %s can't be followed any more: run the command again: %w", revision, failed)
-		case errors.As(failed, &status) && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(failed), errors.As(failed, new(*printError)):
+			return fmt.Errorf("the changes after revision %s can't be followed any more: run the command again: %w", revision,
+				failed)
+		case errors.As(failed, &status) && status.Status().Code < http.StatusInternalServerError &&
+			!apierrors.IsTooManyRequests(failed), errors.As(failed, new(*printError)):
 			return failed
 		}
 		select {
@@ -428,7 +432,8 @@ func (e *printError) Unwrap() error { return e.error }
 
 // watch is one watch. It moves revision forward to the last change that it has received.
 func (c *Client) watch(ctx context.Context, q Query, revision *string, f func(*metav1.Table) error) error {
-	request := c.get(q, tables).Param("watch", "true").Param("allowWatchBookmarks", "true").Param("resourceVersion", *revision)
+	request := c.get(q, tables).Param("watch", "true").Param("allowWatchBookmarks", "true").Param("resourceVersion",
+		*revision)
 	stream, err := request.Stream(ctx)
 	if err != nil {
 		return err
@@ -463,7 +468,8 @@ func (c *Client) watch(ctx context.Context, q Query, revision *string, f func(*m
 func (c *Client) Types() []string {
 	lists, _ := c.resources.ServerPreferredResources() // with an error too, those of the groups that answer
 	var types []string
-	found, _ := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists))
+	found, _ := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}},
+		lists))
 	for resource := range found {
 		types = append(types, resource.GroupResource().String())
 	}

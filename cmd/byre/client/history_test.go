@@ -59,7 +59,8 @@ func (w *world) user() string {
 	return w.who
 }
 
-// content returns the random members of an object beside its metadata. They have few values, so that some are set again.
+// content returns the random members of an object beside its metadata. They have few values, so that some are set
+// again.
 func (w *world) content() map[string]any {
 	spec := map[string]any{}
 	for range w.random.IntN(4) {
@@ -193,8 +194,8 @@ func leaves(value any, path string, all map[string]string) map[string]string {
 	return all
 }
 
-// Blame names of each field who gave it the value that it has, as a log of all edits does that is kept beside it. Of a field
-// that is older than the history it says so.
+// Blame names of each field who gave it the value that it has, as a log of all edits does that is kept beside it. Of a
+// field that is older than the history it says so.
 func TestBlame_EqualsTheLogOfRandomEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -258,7 +259,8 @@ func TestBlame_EqualsTheLogOfRandomEdits(t *testing.T) {
 			case want.revision <= complete:
 				older++
 				if leaf.Change != nil || leaf.Since < want.revision || leaf.Since > w.Revision() {
-					t.Errorf("%s is of %+v or before %d, and was set at %d, of which there is no history", leaf.Path, leaf.Change, leaf.Since, want.revision)
+					t.Errorf("%s is of %+v or before %d, and was set at %d, of which there is no history", leaf.Path, leaf.Change,
+						leaf.Since, want.revision)
 				}
 			case leaf.Change == nil || leaf.Change.Who != want.who || leaf.Change.Revision != want.revision:
 				t.Errorf("%s is of %+v, want %+v", leaf.Path, leaf.Change, want)
@@ -324,8 +326,8 @@ func TestAt_IsWhatTheObjectWas(t *testing.T) {
 	}
 }
 
-// threeWay returns an object now, in which what a change has made of before is reversed; nil if somebody has changed that
-// since. It has no missing value: nil is a field that does not exist.
+// threeWay returns an object now, in which what a change has made of before is reversed; nil if somebody has changed
+// that since. It has no missing value: nil is a field that does not exist.
 func threeWay(now, after, before any) (merged any, conflicts bool) {
 	a, isObject := after.(map[string]any)
 	b, bothAre := before.(map[string]any)
@@ -364,8 +366,8 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// An undo reverses exactly what its change has changed. If somebody has changed that since, it changes nothing, and says so;
-// a second one finds nothing to do.
+// An undo reverses exactly what its change has changed. If somebody has changed that since, it changes nothing, and
+// says so; a second one finds nothing to do.
 func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -433,7 +435,8 @@ func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 		if outcomes[plan.Verb]++; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is %s, want %s after %s", text(now.Object), text(got), text(want), text(plan.Patch))
 		}
-		if again, err := w.client.PlanUndo(t.Context(), undone); err != nil || len(again.Patch) > 0 || again.Verb == "delete" {
+		if again, err := w.client.PlanUndo(t.Context(), undone); err != nil || len(again.Patch) > 0 ||
+			again.Verb == "delete" {
 			t.Errorf("a second undo: %+v, %v", again, err)
 		}
 	})
@@ -462,7 +465,8 @@ func TestUndo_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	o = changed.DeepCopy()
 	o.SetLabels(map[string]string{"late": "1"})
 	w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "update"}, o))
-	if err := w.client.Do(t.Context(), nil, patch, false); err == nil || w.Get("configmaps", "shop", "a").GetLabels()["late"] == "" {
+	if err := w.client.Do(t.Context(), nil, patch, false); err == nil ||
+		w.Get("configmaps", "shop", "a").GetLabels()["late"] == "" {
 		t.Errorf("a patch of what has changed: %v", err)
 	}
 }
@@ -473,7 +477,8 @@ func TestUndo_Refuses(t *testing.T) {
 	w := newWorld(t)
 	refuse := func(revision int64, namespace, want string) {
 		t.Helper()
-		if plan, err := w.client.In(namespace).PlanUndo(t.Context(), revision); err == nil || !strings.Contains(err.Error(), want) {
+		if plan, err := w.client.In(namespace).PlanUndo(t.Context(), revision); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%+v, %v, want %q", plan, err, want)
 		}
 	}
@@ -494,15 +499,16 @@ func TestUndo_Refuses(t *testing.T) {
 	changed := w.edit("gears", "g")
 	w.must(w.Delete("alice", "gears", "shop", "g"))
 	refuse(revisionOf(changed), "shop", "does not exist any more")
-	if plan, err := w.client.PlanUndo(t.Context(), revisionOf(gear)); err != nil || plan.Verb != "patch" || len(plan.Patch) > 0 {
+	if plan, err := w.client.PlanUndo(t.Context(), revisionOf(gear)); err != nil || plan.Verb != "patch" ||
+		len(plan.Patch) > 0 {
 		t.Errorf("the creation of what is deleted: %+v, %v", plan, err)
 	}
 	w.DeleteHistory("gears", w.Revision())
 	refuse(revisionOf(changed), "shop", "not covered by the history")
 }
 
-// A deleted object is created again as it was before its deletion began, whatever controllers that held it by finalizers have
-// made of it since.
+// A deleted object is created again as it was before its deletion began, whatever controllers that held it by
+// finalizers have made of it since.
 func TestUndelete_BringsBackTheLastVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -515,7 +521,8 @@ func TestUndelete_BringsBackTheLastVersion(t *testing.T) {
 			o.SetFinalizers([]string{"example.com/keep"})
 		}
 		gone := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}
-		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.GetUID()}, gone})
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner",
+			UID: owner.GetUID()}, gone})
 		w.Must(w.Create(w.user(), o))
 		for range w.random.IntN(3) {
 			now := w.Get("services", "shop", "web")
@@ -536,7 +543,8 @@ func TestUndelete_BringsBackTheLastVersion(t *testing.T) {
 		deleted := w.Revision()
 		undelete, err := w.client.PlanUndelete(t.Context(), target)
 		w.must(err)
-		if undelete.Revision != deleted || !slices.Contains(undelete.LeftOut, "metadata.ownerReferences: ConfigMap/gone (it is gone)") {
+		if undelete.Revision != deleted ||
+			!slices.Contains(undelete.LeftOut, "metadata.ownerReferences: ConfigMap/gone (it is gone)") {
 			t.Errorf("deleted at %d: %+v", deleted, undelete)
 		}
 		_, err = w.client.Create(t.Context(), undelete, false)
@@ -544,7 +552,8 @@ func TestUndelete_BringsBackTheLastVersion(t *testing.T) {
 		back := w.Get("services", "shop", "web")
 		got := of(back)
 		unstructured.RemoveNestedField(got, "metadata", "ownerReferences")
-		if owners := back.GetOwnerReferences(); !reflect.DeepEqual(got, want) || len(owners) != 1 || owners[0].UID != owner.GetUID() {
+		if owners := back.GetOwnerReferences(); !reflect.DeepEqual(got, want) || len(owners) != 1 ||
+			owners[0].UID != owner.GetUID() {
 			t.Errorf("it is %s, want %s", text(back.Object), text(want))
 		}
 		if again, err := w.client.PlanUndelete(t.Context(), target); err != nil || again.Content != nil {
@@ -561,7 +570,8 @@ func TestUndelete_LeavesOutWhatIsOfOneObject(t *testing.T) {
 		t.Helper()
 		w.Must(w.Create("alice", w.Object(resource, "shop", "o", content)))
 		w.must(w.Delete("alice", resource, "shop", "o"))
-		u, err := w.client.PlanUndelete(t.Context(), Object{schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, "shop", "o"})
+		u, err := w.client.PlanUndelete(t.Context(),
+			Object{schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, "shop", "o"})
 		w.must(err)
 		_, err = w.client.Create(t.Context(), u, false)
 		w.must(err)
@@ -570,35 +580,42 @@ func TestUndelete_LeavesOutWhatIsOfOneObject(t *testing.T) {
 		}
 		return w.Get(resource, "shop", "o")
 	}
-	pod := back("pods", "", map[string]any{"spec": map[string]any{"nodeName": "n", "x": "y"}, "status": map[string]any{"phase": "Running"}},
+	pod := back("pods", "",
+		map[string]any{"spec": map[string]any{"nodeName": "n", "x": "y"}, "status": map[string]any{"phase": "Running"}},
 		"status (the server sets it)", "spec.nodeName (the server sets it)")
 	if !reflect.DeepEqual(pod.Object["spec"], map[string]any{"x": "y"}) || pod.Object["status"] != nil {
 		t.Errorf("the Pod is %s", text(pod.Object))
 	}
 	back("jobs", "batch", map[string]any{"spec": map[string]any{"selector": "s"}}, "spec.selector (the server sets it)")
 	w.must(w.Delete("alice", "jobs", "shop", "o"))
-	if job := back("jobs", "batch", map[string]any{"spec": map[string]any{"selector": "s", "manualSelector": true}}); job.Object["spec"].(map[string]any)["selector"] != "s" {
+	if job := back("jobs", "batch",
+		map[string]any{"spec": map[string]any{"selector": "s", "manualSelector": true}}); job.Object["spec"].(map[string]any)["selector"] != "s" {
 		t.Errorf("the selector that its author has set: %s", text(job.Object))
 	}
 	w.BeforeWrite = func(verb string, o *unstructured.Unstructured) error {
-		if address, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); verb == "create" && address == "10.0.0.1" && w.Get("secrets", "shop", "taken") != nil {
-			return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Details: &metav1.StatusDetails{
-				Causes: []metav1.StatusCause{{Field: "spec.clusterIPs", Message: "taken"}},
-			}}}
+		if address, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); verb == "create" &&
+			address == "10.0.0.1" && w.Get("secrets", "shop", "taken") != nil {
+			return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422,
+				Reason: metav1.StatusReasonInvalid, Details: &metav1.StatusDetails{
+					Causes: []metav1.StatusCause{{Field: "spec.clusterIPs", Message: "taken"}},
+				}}}
 		}
 		return nil
 	}
 	address := map[string]any{"spec": map[string]any{"clusterIP": "10.0.0.1", "clusterIPs": []any{"10.0.0.1"}, "x": "y"}}
-	if service := back("services", "", runtime.DeepCopyJSON(address)); !reflect.DeepEqual(service.Object["spec"], address["spec"]) {
+	if service := back("services", "", runtime.DeepCopyJSON(address)); !reflect.DeepEqual(service.Object["spec"],
+		address["spec"]) {
 		t.Errorf("a free address: %s", text(service.Object))
 	}
 	w.must(w.Delete("alice", "services", "shop", "o"))
 	created := w.Must(w.Create("alice", w.Object("services", "shop", "o", runtime.DeepCopyJSON(address))))
 	w.must(w.Delete("alice", "services", "shop", created.GetName()))
 	w.Must(w.Create("alice", w.Object("secrets", "shop", "taken", nil)))
-	u, err := w.client.PlanUndelete(t.Context(), Object{schema.GroupVersionResource{Version: "v1", Resource: "services"}, "shop", "o"})
+	u, err := w.client.PlanUndelete(t.Context(),
+		Object{schema.GroupVersionResource{Version: "v1", Resource: "services"}, "shop", "o"})
 	w.must(err)
-	if _, err := w.client.Create(t.Context(), u, false); err != nil || !slices.Equal(u.LeftOut, []string{"spec.clusterIPs (it is taken)"}) {
+	if _, err := w.client.Create(t.Context(), u, false); err != nil ||
+		!slices.Equal(u.LeftOut, []string{"spec.clusterIPs (it is taken)"}) {
 		t.Errorf("a taken address: %q, %v", u.LeftOut, err)
 	}
 	if service := w.Get("services", "shop", "o"); !reflect.DeepEqual(service.Object["spec"], map[string]any{"x": "y"}) {
@@ -609,7 +626,8 @@ func TestUndelete_LeavesOutWhatIsOfOneObject(t *testing.T) {
 // recoverable are the resources of random namespaces.
 var recoverable = []string{"configmaps", "secrets", "services", "deployments", "gears"}
 
-// state returns what the namespace holds that people have written, by resource and name: owners are known by their names.
+// state returns what the namespace holds that people have written, by resource and name: owners are known by their
+// names.
 func (w *world) state() map[string]map[string]any {
 	all := map[string]map[string]any{}
 	for _, resource := range recoverable {
@@ -640,11 +658,13 @@ func (w *world) change() {
 		if at := slices.Index(recoverable, resource); at > 0 && w.random.IntN(2) == 0 {
 			owner := w.Get(recoverable[w.random.IntN(at)], "shop", fmt.Sprint("o", w.random.IntN(3)))
 			if owner != nil && metav1.GetControllerOfNoCopy(owner) == nil {
-				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID()}})
+				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(),
+					Name: owner.GetName(), UID: owner.GetUID()}})
 			}
 		}
 		if w.random.IntN(8) == 0 {
-			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Other", Name: "x", UID: "x", Controller: new(true)}})
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Other", Name: "x", UID: "x",
+				Controller: new(true)}})
 		}
 		w.Must(w.Create(w.user(), o))
 	case w.random.IntN(3) == 0:
@@ -682,8 +702,8 @@ func (w *world) carryOut(plan *Plan) {
 	w.collect()
 }
 
-// A namespace that is rolled back is what it was: created again, updated, and pruned if that is wanted. Owners are those that
-// there are now. What controllers own stays as it is, and a second time there is nothing to do.
+// A namespace that is rolled back is what it was: created again, updated, and pruned if that is wanted. Owners are
+// those that there are now. What controllers own stays as it is, and a second time there is nothing to do.
 func TestRollback_MakesTheNamespaceWhatItWas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -731,8 +751,8 @@ func TestRollback_MakesTheNamespaceWhatItWas(t *testing.T) {
 	}
 }
 
-// A rollback touches what the selector selects, as it was or as it is, and nothing else: what does not exist has no labels that
-// it lacks.
+// A rollback touches what the selector selects, as it was or as it is, and nothing else: what does not exist has no
+// labels that it lacks.
 func TestRollback_FollowsTheSelector(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -786,8 +806,8 @@ func (w *world) labels() map[string]labels.Set {
 	return all
 }
 
-// A deleted namespace is brought back with what its deletion deleted, and only with that; of one that exists again, what is
-// missing is created.
+// A deleted namespace is brought back with what its deletion deleted, and only with that; of one that exists again,
+// what is missing is created.
 func TestUndelete_BringsBackANamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -820,7 +840,9 @@ func TestUndelete_BringsBackANamespace(t *testing.T) {
 			resource, object, _ := strings.Cut(name, "/")
 			w.must(w.Delete("bob", resource, "shop", object))
 			dependents := slices.Collect(maps.Values(w.state()))
-			if slices.ContainsFunc(dependents, func(o map[string]any) bool { return strings.HasSuffix(fmt.Sprint(o["owner"]), "false") }) {
+			if slices.ContainsFunc(dependents, func(o map[string]any) bool {
+				return strings.HasSuffix(fmt.Sprint(o["owner"]), "false")
+			}) {
 				break // they would be deleted too
 			}
 			plan, err := w.client.PlanUndeleteNamespace(t.Context())
@@ -840,7 +862,8 @@ func TestUndelete_BringsBackANamespace(t *testing.T) {
 func TestUndelete_OfANamespaceIsForAdministrators(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.client.PlanUndeleteNamespace(t.Context()); err == nil || !strings.Contains(err.Error(), "no deletion of namespace shop") {
+	if _, err := w.client.PlanUndeleteNamespace(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "no deletion of namespace shop") {
 		t.Errorf("of a namespace that was not deleted: %v", err)
 	}
 	w.Must(w.Create("alice", w.object("configmaps", "a")))
@@ -848,7 +871,8 @@ func TestUndelete_OfANamespaceIsForAdministrators(t *testing.T) {
 	w.Allow = func(_, _, _, namespace string) bool { return namespace != "" }
 	alice, err := NewClient(w.Config("alice"), "shop")
 	w.must(err)
-	if _, err := alice.PlanUndeleteNamespace(t.Context()); err == nil || !strings.Contains(err.Error(), "ask a cluster administrator") {
+	if _, err := alice.PlanUndeleteNamespace(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "ask a cluster administrator") {
 		t.Errorf("of a tenant: %v", err)
 	}
 	w.must(w.Delete(clienttest.Admin, "customresourcedefinitions", "", "gears.example.com"))
@@ -873,7 +897,8 @@ func TestRollback_NamesWhatHasNoDefinition(t *testing.T) {
 	w.must(err)
 	plan, err := client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), false)
 	w.must(err)
-	if len(plan.LeftOut) != 1 || !strings.HasPrefix(plan.LeftOut[0], "gears.example.com (its definition does not exist any more") {
+	if len(plan.LeftOut) != 1 ||
+		!strings.HasPrefix(plan.LeftOut[0], "gears.example.com (its definition does not exist any more") {
 		t.Errorf("left out is %q", plan.LeftOut)
 	}
 }
@@ -897,7 +922,8 @@ func TestRollback_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), true)
 	w.must(err)
 	set("newer")
-	w.Must(w.Create("carol", w.Object("configmaps", "shop", "deleted", map[string]any{"data": map[string]any{"v": "hers"}})))
+	w.Must(w.Create("carol",
+		w.Object("configmaps", "shop", "deleted", map[string]any{"data": map[string]any{"v": "hers"}})))
 	created := w.Get("configmaps", "shop", "created")
 	created.SetLabels(map[string]string{"used": "1"})
 	w.Must(w.Update(sqlstore.Author{User: "carol", Verb: "update"}, created))
@@ -913,7 +939,8 @@ func TestRollback_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// The pages of the log are all changes, once and in order, whatever the size of a page; the newest are the last of them.
+// The pages of the log are all changes, once and in order, whatever the size of a page; the newest are the last of
+// them.
 func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -928,7 +955,10 @@ func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 		return nil
 	})
 	w.must(err)
-	if len(all) < 3*pageSize || len(all) >= 4*pageSize || rows != len(all) || !slices.IsSortedFunc(all, func(a, b history.Change) int { return int(a.Revision - b.Revision) }) {
+	if len(all) < 3*pageSize || len(all) >= 4*pageSize || rows != len(all) ||
+		!slices.IsSortedFunc(all, func(a, b history.Change) int {
+			return int(a.Revision - b.Revision)
+		}) {
 		t.Errorf("%d changes, %d rows", len(all), rows)
 	}
 	for _, n := range []int{1, pageSize, pageSize + 1, 3 * pageSize, 4 * pageSize} {
@@ -937,7 +967,9 @@ func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 		w.must(err)
 		want := slices.Clone(all[max(0, len(all)-n):])
 		slices.Reverse(want)
-		if more != (n < len(all)) || !slices.EqualFunc(newest, want, func(a, b history.Change) bool { return a.Revision == b.Revision }) {
+		if more != (n < len(all)) || !slices.EqualFunc(newest, want, func(a, b history.Change) bool {
+			return a.Revision == b.Revision
+		}) {
 			t.Errorf("the newest %d are %d, more: %v", n, len(newest), more)
 		}
 	}
@@ -949,7 +981,8 @@ func TestRollback_FindsTheOwnersOfNow(t *testing.T) {
 	w := newWorld(t)
 	owner := w.Must(w.Create("alice", w.object("configmaps", "owner")))
 	owned := w.object("secrets", "owned")
-	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.GetUID()}})
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner",
+		UID: owner.GetUID()}})
 	w.Must(w.Create("alice", owned))
 	at := w.Revision()
 	w.must(w.Delete("bob", "configmaps", "shop", "owner"))
@@ -958,7 +991,8 @@ func TestRollback_FindsTheOwnersOfNow(t *testing.T) {
 	plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), false)
 	w.must(err)
 	w.carryOut(plan)
-	if o := w.Get("secrets", "shop", "owned"); o == nil || len(o.GetOwnerReferences()) != 1 || o.GetOwnerReferences()[0].UID != again.GetUID() {
+	if o := w.Get("secrets", "shop", "owned"); o == nil || len(o.GetOwnerReferences()) != 1 ||
+		o.GetOwnerReferences()[0].UID != again.GetUID() {
 		t.Errorf("it is %v", o)
 	}
 }

@@ -93,12 +93,18 @@ func newMCPServer(flags *ClusterFlags, limits *mcpLimits, secrets secretsFlag) (
 		return nil, err
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "byre", Version: server.ProgramVersion()},
-		&mcp.ServerOptions{Instructions: mcpInstructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
-	addMCPTool(server, "query", "Ask the cluster in SQL: one SELECT in SQLite's dialect over the objects that there are now, at one revision.", t.query)
+		&mcp.ServerOptions{Instructions: mcpInstructions,
+			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
+	addMCPTool(server, "query",
+		"Ask the cluster in SQL: one SELECT in SQLite's dialect over the objects that there are now, at one revision.",
+		t.query)
 	addMCPTool(server, "tables", "List the tables that query knows, or the columns of one.", t.tables)
-	addMCPTool(server, "changes", "List changes of objects, the newest first: who changed which fields of what, when and how.", t.changes)
-	addMCPTool(server, "diff", "Compare an object with itself at another moment; without moments, show its last change. The structured content lists the fields, the text is a unified diff of YAML.", t.diff)
-	addMCPTool(server, "show", "Show an object as it was at a moment, or is now, as YAML. It may be deleted since.", t.show)
+	addMCPTool(server, "changes",
+		"List changes of objects, the newest first: who changed which fields of what, when and how.", t.changes)
+	addMCPTool(server, "diff",
+		"Compare an object with itself at another moment; without moments, show its last change. The structured content lists the fields, the text is a unified diff of YAML.", t.diff)
+	addMCPTool(server, "show", "Show an object as it was at a moment, or is now, as YAML. It may be deleted since.",
+		t.show)
 	addMCPTool(server, "blame", "Show who gave each field of an object its present value, and when.", t.blame)
 	return server, nil
 }
@@ -155,7 +161,9 @@ func (t *mcpTools) atMost(limit int) int {
 	return min(limit, t.limits.rows)
 }
 
-func (t *mcpTools) ask(ctx context.Context, statement, at string, limit int, parameters ...json.RawMessage) (*queryOutput, error) {
+func (t *mcpTools) ask(
+	ctx context.Context, statement, at string, limit int, parameters ...json.RawMessage,
+) (*queryOutput, error) {
 	q := query.NewQuery(statement, parameters...)
 	q.Spec.Limit, q.Spec.At = new(int64(limit)), at
 	warnings, err := t.sql.answer(ctx, q)
@@ -179,7 +187,10 @@ func fit[T any](items []T, more bool, limits *mcpLimits) (fitting []T, incomplet
 			return nil, "", err
 		}
 		if size -= len(text) + 1; size < 0 {
-			return fitting, fmt.Sprintf("cut off: there are more rows than %d, and an answer has at most %d bytes: ask for fewer rows or columns", len(fitting), limits.size()), nil
+			return fitting,
+				fmt.Sprintf(
+					"cut off: there are more rows than %d, and an answer has at most %d bytes: ask for fewer rows or columns",
+					len(fitting), limits.size()), nil
 		}
 		fitting = append(fitting, item)
 	}
@@ -200,7 +211,9 @@ FROM byre_tables GROUP BY coalesce(nullif(resource, ''), table_name), "group" OR
 	listColumns = "SELECT name, type, path, description FROM byre_columns WHERE table_name = ?1"
 )
 
-func (t *mcpTools) tables(ctx context.Context, _ *mcp.CallToolRequest, in tablesInput) (*mcp.CallToolResult, any, error) {
+func (t *mcpTools) tables(
+	ctx context.Context, _ *mcp.CallToolRequest, in tablesInput,
+) (*mcp.CallToolResult, any, error) {
 	if in.Table == "" {
 		out, err := t.ask(ctx, listTables, "", t.limits.rows)
 		return nil, out, err
@@ -289,7 +302,9 @@ func newMCPChange(c *history.Change) mcpChange {
 	}
 }
 
-func (t *mcpTools) changes(ctx context.Context, _ *mcp.CallToolRequest, in changesInput) (*mcp.CallToolResult, any, error) {
+func (t *mcpTools) changes(
+	ctx context.Context, _ *mcp.CallToolRequest, in changesInput,
+) (*mcp.CallToolResult, any, error) {
 	client := t.client.In(in.Namespace)
 	query, err := changesQuery(client, &in)
 	if err != nil {
@@ -463,7 +478,8 @@ func (t *mcpTools) blame(ctx context.Context, _ *mcp.CallToolRequest, in mcpObje
 	for i, leaf := range leaves {
 		blamed[i] = blamedField{Path: leaf.Path, Value: leaf.Value, Since: leaf.Since}
 		if c := leaf.Change; c != nil {
-			blamed[i].Revision, blamed[i].Time, blamed[i].Who, blamed[i].Manager = c.Revision, new(c.Time.UTC()), c.Who, c.Manager
+			blamed[i].Revision, blamed[i].Time, blamed[i].Who, blamed[i].Manager = c.Revision, new(c.Time.UTC()), c.Who,
+				c.Manager
 		}
 	}
 	// The fields that were set last come first: they are what is asked for, and the least that may be cut off.

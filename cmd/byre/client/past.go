@@ -28,7 +28,8 @@ import (
 // NewCommands returns the commands that show what is and what happened, and reverse it, through the API server.
 // owners are further commands of "sql", which open the database.
 func NewCommands(owners ...*cobra.Command) []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...), newMCPCommand(), newConsoleCommand()}
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(),
+		newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...), newMCPCommand(), newConsoleCommand()}
 }
 
 // NewPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called
@@ -55,7 +56,8 @@ type ClusterFlags struct {
 // AddTo adds the flags to a command.
 func (f *ClusterFlags) AddTo(cmd *cobra.Command) {
 	f.rules = clientcmd.NewDefaultClientConfigLoadingRules()
-	cmd.Flags().StringVar(&f.rules.ExplicitPath, "kubeconfig", "", "Path of the kubeconfig. If not set, that of $KUBECONFIG, or ~/.kube/config.")
+	cmd.Flags().StringVar(&f.rules.ExplicitPath, "kubeconfig", "",
+		"Path of the kubeconfig. If not set, that of $KUBECONFIG, or ~/.kube/config.")
 	clientcmd.BindOverrideFlags(&f.overrides, cmd.Flags(), clientcmd.RecommendedConfigOverrideFlags(""))
 }
 
@@ -425,7 +427,9 @@ func (p *logPrinter) print(ctx context.Context, client *Client, table *metav1.Ta
 			if err := client.ShowSecrets(ctx, &item); err != nil {
 				return err
 			}
-			if i := slices.IndexFunc(p.columns, func(c metav1.TableColumnDefinition) bool { return c.Name == history.ChangedColumn }); i >= 0 && item.IsOfSecret() {
+			if i := slices.IndexFunc(p.columns, func(c metav1.TableColumnDefinition) bool {
+				return c.Name == history.ChangedColumn
+			}); i >= 0 && item.IsOfSecret() {
 				row.Cells[i] = item.Summary()
 			}
 		}

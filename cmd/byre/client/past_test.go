@@ -107,11 +107,13 @@ func TestPast_IsShownInEachFormat(t *testing.T) {
 		t.Errorf("the log is\n%s", out)
 	}
 	c.prints(words("log -o wide"), "REAL USER", "bobs-tool")
-	if out := c.prints(words("log --who bob -o name")); out != "change.history.byre.dev/"+second+"\nchange.history.byre.dev/"+strconv.FormatInt(c.Revision(), 10)+"\n" {
+	if out := c.prints(words("log --who bob -o name")); out != "change.history.byre.dev/"+second+
+		"\nchange.history.byre.dev/"+strconv.FormatInt(c.Revision(), 10)+"\n" {
 		t.Errorf("the names are %q", out)
 	}
 	var list history.ChangeList
-	if err := json.Unmarshal([]byte(c.prints(words("log cm a -o json"))), &list); err != nil || len(list.Items) != 2 || list.Kind != "ChangeList" || list.Items[1].Changed[0].New != `"two"` {
+	if err := json.Unmarshal([]byte(c.prints(words("log cm a -o json"))), &list); err != nil || len(list.Items) != 2 ||
+		list.Kind != "ChangeList" || list.Items[1].Changed[0].New != `"two"` {
 		t.Errorf("the log as JSON is %+v, %v", list, err)
 	}
 	c.prints(words("log cm/a -o yaml"), "kind: ChangeList\n", "\n  - new: '\"two\"'\n")
@@ -121,22 +123,30 @@ func TestPast_IsShownInEachFormat(t *testing.T) {
 
 	c.prints(append(words("show cm/a --at"), first), "key: one\n")
 	c.prints(append(words("show cm/a -o json --at"), second), `"key": "two"`)
-	c.prints(words("diff cm/a"), "-  key: one\n", "+  key: two\n", "configmaps/a at revision "+first, "configmaps/a at revision "+second)
+	c.prints(words("diff cm/a"), "-  key: one\n", "+  key: two\n", "configmaps/a at revision "+first,
+		"configmaps/a at revision "+second)
 	c.prints(append(words("diff cm/a --to"), first), "configmaps/a, which did not exist", "+  key: one\n")
-	c.prints(append(words("diff cm/a --color always --at"), first), "\x1b[31m-  key: one\x1b[m\n", "\x1b[32m+  key: two\x1b[m\n", "\x1b[36m@@", "\x1b[1m--- ")
+	c.prints(append(words("diff cm/a --color always --at"), first), "\x1b[31m-  key: one\x1b[m\n",
+		"\x1b[32m+  key: two\x1b[m\n", "\x1b[36m@@", "\x1b[1m--- ")
 	var fields []history.FieldChange
-	if err := json.Unmarshal([]byte(c.prints(words("diff cm/a -o json"))), &fields); err != nil || !slices.Equal(fields, []history.FieldChange{{Path: "data.key", Old: `"one"`, New: `"two"`}}) {
+	if err := json.Unmarshal([]byte(c.prints(words("diff cm/a -o json"))), &fields); err != nil ||
+		!slices.Equal(fields, []history.FieldChange{{Path: "data.key", Old: `"one"`, New: `"two"`}}) {
 		t.Errorf("the differences are %+v, %v", fields, err)
 	}
 	c.prints(words("diff cm/a -o yaml"), "- new: '\"two\"'\n  old: '\"one\"'\n  path: data.key\n")
 	c.prints(words("blame cm/a"), "REVISION", "bobs-tool", "data.key", "alice")
 
 	for line, want := range map[string]string{
-		"log cm/a -o xml": "--output must be table, wide, json, yaml or name", "diff cm/a -o xml": "--output must be diff, json or yaml",
-		"blame cm/a -o xml": "--output must be table, json or yaml", "show --at 1 cm/a -o xml": "--output must be yaml or json", "diff cm/a --color red": "--color must be auto, always or never",
-		"show cm/a": `"at" not set`, "show cm/a --at noon": "--at: ", "diff cm/a --to noon": "--to: ", "diff cm/a --at noon": "--at: ", "log --since soon": "--since: ",
-		"show cm/none --at 1": "did not exist at revision 1", "blame cm/none": "configmaps/none does not exist", "show nothing/x --at 1": "no matches for",
-		"log cm": "name one object", "log cm/a/b": "name one object", "blame cm/": "name one object",
+		"log cm/a -o xml":         "--output must be table, wide, json, yaml or name",
+		"diff cm/a -o xml":        "--output must be diff, json or yaml",
+		"blame cm/a -o xml":       "--output must be table, json or yaml",
+		"show --at 1 cm/a -o xml": "--output must be yaml or json",
+		"diff cm/a --color red":   "--color must be auto, always or never",
+		"show cm/a":               `"at" not set`, "show cm/a --at noon": "--at: ", "diff cm/a --to noon": "--to: ",
+		"diff cm/a --at noon": "--at: ", "log --since soon": "--since: ",
+		"show cm/none --at 1": "did not exist at revision 1", "blame cm/none": "configmaps/none does not exist",
+		"show nothing/x --at 1": "no matches for",
+		"log cm":                "name one object", "log cm/a/b": "name one object", "blame cm/": "name one object",
 	} {
 		c.fails(want, words(line)...)
 	}
@@ -157,7 +167,8 @@ func TestPast_AsksBeforeItWrites(t *testing.T) {
 		return value
 	}
 	for _, args := range [][]string{{"undo", second}, {"rollback", "--at", first}} {
-		if out := c.fails("nobody answered; use --yes", args...); !strings.Contains(out, `replace /data/key "one"`) || strings.Contains(out, "test /") {
+		if out := c.fails("nobody answered; use --yes", args...); !strings.Contains(out, `replace /data/key "one"`) ||
+			strings.Contains(out, "test /") {
 			t.Errorf("%q says\n%s", args, out)
 		}
 		if out, _, err := c.run("n\n", args...); err != nil || !strings.Contains(out, "nothing done") || value("a") != "two" {
@@ -169,7 +180,8 @@ func TestPast_AsksBeforeItWrites(t *testing.T) {
 			t.Errorf("%q has written %q", args, value("a"))
 		}
 	}
-	if out, _, err := c.run("y\n", "undo", second); err != nil || !strings.Contains(out, "revision "+second+" of configmaps/a is undone") || value("a") != "one" {
+	if out, _, err := c.run("y\n", "undo", second); err != nil ||
+		!strings.Contains(out, "revision "+second+" of configmaps/a is undone") || value("a") != "one" {
 		t.Errorf("after yes: %s, %v", out, err)
 	}
 	c.prints([]string{"undo", second, "--yes"}, "nothing to undo")
@@ -182,7 +194,8 @@ func TestPast_AsksBeforeItWrites(t *testing.T) {
 	c.prints([]string{"undelete", "cm/a"}, "configmaps/a exists: nothing to do")
 	c.Must(nil, c.Delete("bob", "configmaps", "shop", "a"))
 	deleted := strconv.FormatInt(c.Revision(), 10)
-	if out := c.fails("nobody answered", "undelete", "cm/a"); !strings.Contains(out, "create configmaps/a as it was before revision "+deleted+" deleted it") {
+	if out := c.fails("nobody answered", "undelete", "cm/a"); !strings.Contains(out,
+		"create configmaps/a as it was before revision "+deleted+" deleted it") {
 		t.Errorf("undelete says %s", out)
 	}
 	c.prints(words("undelete cm/a --dry-run=server"), "configmaps/a is created again (server dry run)")
@@ -219,8 +232,10 @@ func TestRollback_GoesOnAfterAFailure(t *testing.T) {
 		return nil
 	}
 	out, errOut, err := c.run("", "rollback", "--at", at, "--yes")
-	if err == nil || err.Error() != "1 of 3 requests failed: run the command again when their causes are gone" || !strings.Contains(errOut, "update configmaps/b: ") ||
-		!strings.Contains(out, "configmaps/a is as it was") || !strings.Contains(out, "configmaps/c is as it was") || !strings.Contains(out, "left out: configmaps/d (created since; --prune deletes it)") {
+	if err == nil || err.Error() != "1 of 3 requests failed: run the command again when their causes are gone" ||
+		!strings.Contains(errOut, "update configmaps/b: ") ||
+		!strings.Contains(out, "configmaps/a is as it was") || !strings.Contains(out, "configmaps/c is as it was") ||
+		!strings.Contains(out, "left out: configmaps/d (created since; --prune deletes it)") {
 		t.Errorf("%v, %s\n%s", err, errOut, out)
 	}
 	c.BeforeWrite = nil
@@ -236,7 +251,8 @@ func TestUndelete_BringsBackTheNamespaceFirst(t *testing.T) {
 	c := newTerminal(t)
 	c.set("alice", "a", "one")
 	c.DeleteNamespace("shop")
-	c.prints(words("undelete --dry-run=server"), "create namespaces/shop", "create configmaps/a", "can't check the other objects")
+	c.prints(words("undelete --dry-run=server"), "create namespaces/shop", "create configmaps/a",
+		"can't check the other objects")
 	if c.Get("namespaces", "", "shop") != nil {
 		t.Error("a dry run has created it")
 	}
@@ -254,8 +270,10 @@ func TestPast_IsCompleted(t *testing.T) {
 	c.set("alice", "lost", "1")
 	c.Must(nil, c.Delete("alice", "configmaps", "shop", "lost"))
 	for line, want := range map[string]string{
-		"log deployments.a": "deployments.apps/\n:6\n", "log configmaps/k": "configmaps/kept\n:4\n", "blame configmaps k": "kept\n:4\n",
-		"undelete configmaps/": "configmaps/lost\n:4\n", "undelete gears/": ":4\n", "undo " + kept: kept + "\talice create configmaps/kept\n:36\n", "undo none": ":36\n",
+		"log deployments.a": "deployments.apps/\n:6\n", "log configmaps/k": "configmaps/kept\n:4\n",
+		"blame configmaps k":   "kept\n:4\n",
+		"undelete configmaps/": "configmaps/lost\n:4\n", "undelete gears/": ":4\n",
+		"undo " + kept: kept + "\talice create configmaps/kept\n:36\n", "undo none": ":36\n",
 		"log -o w": "table\nwide\njson\nyaml\nname\n:4\n", "diff --color n": "auto\nalways\nnever\n:4\n",
 	} {
 		args := words(line)
@@ -277,9 +295,11 @@ func fake(t *testing.T, expired string, answers map[string]string) *Client {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if selector := r.URL.Query().Get("fieldSelector"); slices.Contains(strings.Split(selector, ","), "object.resource="+expired) {
+		if selector := r.URL.Query().Get("fieldSelector"); slices.Contains(strings.Split(selector, ","),
+			"object.resource="+expired) {
 			w.WriteHeader(http.StatusGone)
-			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of %s does not reach back to 3"}`, expired)
+			fmt.Fprintf(w,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"the history of %s does not reach back to 3"}`, expired)
 			return
 		}
 		text, found := answers[r.URL.Path]
@@ -329,12 +349,14 @@ func TestUndo_RefusesAnUnreadableChange(t *testing.T) {
 // Pods have a shorter history than what makes them.
 func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
-	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
+	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(),
+		true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	left := strings.Join(plan.LeftOut, "\n")
-	for _, want := range []string{"pods (the history of pods does not reach back to 3", "configmaps/sealed (revision 5: the object can't be read any more)"} {
+	for _, want := range []string{"pods (the history of pods does not reach back to 3",
+		"configmaps/sealed (revision 5: the object can't be read any more)"} {
 		if !strings.Contains(left, want) {
 			t.Errorf("%q is not left out: %s", want, left)
 		}
@@ -346,8 +368,10 @@ func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 
 func TestRollback_NeedsTheHistoryOfWhatPeopleWrite(t *testing.T) {
 	t.Parallel()
-	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(), true)
-	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") || apierrors.IsNotFound(err) {
+	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(),
+		true)
+	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") ||
+		apierrors.IsNotFound(err) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -390,7 +414,8 @@ func TestFollow_GoesOnAndSaysWhatIsGone(t *testing.T) {
 		case 2:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
-			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
+			fmt.Fprint(w,
+				`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","code":410,"reason":"Expired","message":"too old"}}`)
 		}
 	}))
 	t.Cleanup(server.Close)
@@ -403,7 +428,8 @@ func TestFollow_GoesOnAndSaysWhatIsGone(t *testing.T) {
 		rows += len(table.Rows)
 		return nil
 	})
-	if rows != 1 || !slices.Equal(asked, []string{"5", "9", "9"}) || err == nil || err.Error() != "the changes after revision 9 can't be followed any more: run the command again: too old" {
+	if rows != 1 || !slices.Equal(asked, []string{"5", "9", "9"}) || err == nil ||
+		err.Error() != "the changes after revision 9 can't be followed any more: run the command again: too old" {
 		t.Errorf("%d rows, asked after %q, %v", rows, asked, err)
 	}
 }
@@ -418,8 +444,10 @@ func TestFind_LearnsWhatIsDefinedLater(t *testing.T) {
 	if _, err := client.Find([]string{"gears/g"}); !meta.IsNoMatchError(err) {
 		t.Fatalf("before the definition: %v", err)
 	}
-	answers["/apis"] = `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v1","version":"v1"}]}]}`
-	answers["/apis/example.com/v1"] = `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"gears","kind":"Gear","namespaced":true,` + verbsOfAll + `}]}`
+	answers["/apis"] =
+		`{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"groupVersion":"example.com/v1","version":"v1"}]}]}`
+	answers["/apis/example.com/v1"] =
+		`{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"gears","kind":"Gear","namespaced":true,` + verbsOfAll + `}]}`
 	if o, err := client.Find([]string{"gears/g"}); err != nil || o.String() != "gears.example.com/g" {
 		t.Errorf("after it: %s, %v", o, err)
 	}
@@ -439,8 +467,9 @@ func TestCreate_ReportsARefusalWithoutDetails(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := &Undelete{
-		Object:  Object{corev1.SchemeGroupVersion.WithResource("configmaps"), "shop", "b"},
-		Content: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "b"}}},
+		Object: Object{corev1.SchemeGroupVersion.WithResource("configmaps"), "shop", "b"},
+		Content: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": "b"}}},
 	}
 	if _, err := client.Create(t.Context(), refused, false); !apierrors.IsInvalid(err) {
 		t.Error(err)

@@ -20,7 +20,8 @@ type writeFlags struct {
 }
 
 func (f *writeFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none", "none, or server: the server checks the request and stores nothing.")
+	cmd.Flags().StringVar(&f.dryRun, "dry-run", "none",
+		"none, or server: the server checks the request and stores nothing.")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask.")
 	f.secretsFlag.addTo(cmd)
 }
@@ -215,7 +216,8 @@ func newRollbackCommand() *cobra.Command {
 	write.addTo(cmd)
 	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
-	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Only objects that have these labels, or had them then, such as app=web.")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "",
+		"Only objects that have these labels, or had them then, such as app=web.")
 	cmd.Flags().BoolVar(&prune, "prune", false, "Delete what was created since.")
 	return cmd
 }
@@ -263,7 +265,8 @@ func (f *writeFlags) carryOut(cmd *cobra.Command, client *Client, plan *Plan) er
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d requests failed: run the command again when their causes are gone", failed, len(plan.Steps))
+		return fmt.Errorf("%d of %d requests failed: run the command again when their causes are gone", failed,
+			len(plan.Steps))
 	}
 	return nil
 }

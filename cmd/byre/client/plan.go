@@ -48,15 +48,16 @@ type Step struct {
 	resourceVersion string
 }
 
-// Do makes the request of a step. It fails with ErrExists if the step has been left out. p is the plan of a step that creates or updates. dryRun has the server check the
-// request and store nothing.
+// Do makes the request of a step. It fails with ErrExists if the step has been left out. p is the plan of a step that
+// creates or updates. dryRun has the server check the request and store nothing.
 func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 	dry := dryRunOption(dryRun)
 	switch s.Verb {
 	case "delete":
 		err := c.client(s.Object).Delete(ctx, s.Object.Name, metav1.DeleteOptions{
 			DryRun: dry, Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.resourceVersion},
-			PropagationPolicy: new(metav1.DeletePropagationBackground), // as kubectl: the default of some resources leaves what they own
+			// as kubectl: the default of some resources leaves what they own
+			PropagationPolicy: new(metav1.DeletePropagationBackground),
 		})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -71,7 +72,8 @@ func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 		if s.subresource == "status" {
 			subresources = []string{"status"}
 		}
-		_, err = c.client(s.Object).Patch(ctx, s.Object.Name, types.JSONPatchType, patch, metav1.PatchOptions{DryRun: dry, FieldManager: manager}, subresources...)
+		_, err = c.client(s.Object).Patch(ctx, s.Object.Name, types.JSONPatchType, patch,
+			metav1.PatchOptions{DryRun: dry, FieldManager: manager}, subresources...)
 		return err
 	}
 	owners := s.Content.GetOwnerReferences()
@@ -102,7 +104,8 @@ func (c *Client) Do(ctx context.Context, p *Plan, s *Step, dryRun bool) error {
 // ErrExists is the error for an object that is not created, because somebody else has done that.
 var ErrExists = errors.New("somebody has created it meanwhile")
 
-// replace makes the ServiceAccount default what a step would create, and returns its UID. Any other object it leaves out.
+// replace makes the ServiceAccount default what a step would create, and returns its UID. Any other object it leaves
+// out.
 func (c *Client) replace(ctx context.Context, s *Step, dryRun []string) (types.UID, error) {
 	now, err := c.client(s.Object).Get(ctx, s.Object.Name, metav1.GetOptions{})
 	if err != nil {
@@ -126,7 +129,8 @@ func (p *Plan) sort() {
 		if a.Verb == "delete" {
 			order = -order
 		}
-		return cmp.Or(slices.Index(verbs, a.Verb)-slices.Index(verbs, b.Verb), order, cmp.Compare(a.Object.String(), b.Object.String()))
+		return cmp.Or(slices.Index(verbs, a.Verb)-slices.Index(verbs, b.Verb), order,
+			cmp.Compare(a.Object.String(), b.Object.String()))
 	})
 	created := map[types.UID]*Step{}
 	for _, s := range p.Steps {
@@ -163,12 +167,15 @@ var (
 	first = []schema.GroupResource{
 		{Resource: "namespaces"}, {Resource: "serviceaccounts"}, {Resource: "configmaps"}, {Resource: "secrets"},
 		{Resource: "persistentvolumeclaims"}, {Group: "rbac.authorization.k8s.io", Resource: "roles"},
-		{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}, {Group: "networking.k8s.io", Resource: "networkpolicies"},
+		{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"},
+		{Group: "networking.k8s.io", Resource: "networkpolicies"},
 		{Resource: "services"},
 	}
 	last = []schema.GroupResource{
-		{Group: "apps", Resource: "daemonsets"}, {Group: "apps", Resource: "deployments"}, {Group: "apps", Resource: "replicasets"},
-		{Group: "apps", Resource: "statefulsets"}, {Resource: "replicationcontrollers"}, {Group: "batch", Resource: "cronjobs"},
+		{Group: "apps", Resource: "daemonsets"}, {Group: "apps", Resource: "deployments"},
+		{Group: "apps", Resource: "replicasets"},
+		{Group: "apps", Resource: "statefulsets"}, {Resource: "replicationcontrollers"},
+		{Group: "batch", Resource: "cronjobs"},
 		{Group: "batch", Resource: "jobs"}, {Resource: "pods"}, {Resource: "limitranges"}, {Resource: "resourcequotas"},
 	}
 )
@@ -230,7 +237,8 @@ func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Se
 		case !prune:
 			r.leaveOut(o.String(), "created since; --prune deletes it")
 		default:
-			return &Step{Verb: "delete", Undelete: Undelete{Object: o.Object}, uid: o.now.GetUID(), resourceVersion: o.now.GetResourceVersion()}, nil
+			return &Step{Verb: "delete", Undelete: Undelete{Object: o.Object}, uid: o.now.GetUID(),
+				resourceVersion: o.now.GetResourceVersion()}, nil
 		}
 		return nil, nil //nolint:nilnil // nil is nothing to do
 	})
@@ -274,7 +282,8 @@ func (r *recovery) resources() (all []schema.GroupVersionResource, err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"create", "list", "update", "delete"}}, lists) {
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"create", "list", "update",
+		"delete"}}, lists) {
 		version, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
 			return nil, err
@@ -345,7 +354,8 @@ var changesResource = schema.GroupVersionResource{Group: history.GroupName, Vers
 
 // query selects the changes of a resource since.
 func (r *recovery) query(resource schema.GroupResource) Query {
-	q := Query{Namespace: r.namespace, Fields: fields.Set{"object.group": resource.Group, "object.resource": resource.Resource, "since": r.since}}
+	q := Query{Namespace: r.namespace,
+		Fields: fields.Set{"object.group": resource.Group, "object.resource": resource.Resource, "since": r.since}}
 	if r.until != "" {
 		q.Fields["until"] = r.until
 	}
@@ -376,7 +386,8 @@ func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResourc
 			o.Resource.Version = o.then.GroupVersionKind().Version
 		}
 		if o.now, err = r.get(ctx, o.Object); apierrors.IsNotFound(err) {
-			r.leaveOut(o.String(), fmt.Sprintf("it was stored in the version %s, which is not served any more", o.Resource.Version))
+			r.leaveOut(o.String(),
+				fmt.Sprintf("it was stored in the version %s, which is not served any more", o.Resource.Version))
 			continue
 		} else if err != nil {
 			return err
@@ -455,7 +466,8 @@ func (r *recovery) plan(ctx context.Context, stepOf func(*changed) (*Step, error
 		return false
 	})
 	if controlled > 0 {
-		r.leaveOut(fmt.Sprintf("%d objects that controllers own", controlled), "their controllers create, update and delete them")
+		r.leaveOut(fmt.Sprintf("%d objects that controllers own", controlled),
+			"their controllers create, update and delete them")
 	}
 	for _, o := range r.objects {
 		switch {
@@ -499,14 +511,16 @@ func (r *recovery) create(ctx context.Context, o *changed) (*Step, error) {
 // isMade reports whether an object is a ServiceAccount default as the controller makes it in each namespace.
 func isMade(o Object, object *unstructured.Unstructured) bool {
 	return o.Resource.GroupResource() == schema.GroupResource{Resource: "serviceaccounts"} && o.Name == "default" &&
-		len(object.Object) == 3 /* apiVersion, kind and metadata */ && len(object.GetLabels())+len(object.GetAnnotations()) == 0
+		len(object.Object) == 3 /* apiVersion, kind and metadata */ &&
+		len(object.GetLabels())+len(object.GetAnnotations()) == 0
 }
 
 // update returns the step that makes an object what it was; nil if it is that.
 func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 	now := o.now.DeepCopy()
 	now.SetManagedFields(nil)
-	s := &Step{Verb: "update", Undelete: Undelete{Object: o.Object, Content: merge(o.Resource.GroupResource(), o.then, now)}, uid: now.GetUID()}
+	s := &Step{Verb: "update",
+		Undelete: Undelete{Object: o.Object, Content: merge(o.Resource.GroupResource(), o.then, now)}, uid: now.GetUID()}
 	if err := r.resolveOwners(ctx, &s.Undelete, r.result.owners); err != nil {
 		return nil, err
 	}
@@ -524,10 +538,12 @@ func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 // merge returns an object as it was, with the fields of the present one that belong to that.
 func merge(resource schema.GroupResource, then, now *unstructured.Unstructured) *unstructured.Unstructured {
 	merged := (&unstructured.Unstructured{Object: strip(then.Object)}).DeepCopy()
-	for _, path := range slices.Concat(instanceFields(resource, then.Object), [][]string{{"metadata", "finalizers"}}, bound[resource]) {
+	for _, path := range slices.Concat(instanceFields(resource, then.Object), [][]string{{"metadata", "finalizers"}},
+		bound[resource]) {
 		unstructured.RemoveNestedField(merged.Object, path...)
 		if value, exists, _ := unstructured.NestedFieldCopy(now.Object, path...); exists {
-			_ = unstructured.SetNestedField(merged.Object, value, path...) // what has no such parent is sent without it, and the server judges it
+			// what has no such parent is sent without it, and the server judges it
+			_ = unstructured.SetNestedField(merged.Object, value, path...)
 		}
 	}
 	for _, path := range addresses[resource] {

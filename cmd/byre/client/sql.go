@@ -52,7 +52,8 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 				q.Spec.At = at
 				return q
 			}
-			if len(args) == 0 && file == "" && cmd.InOrStdin() == os.Stdin && isTerminal(os.Stdin) && isTerminal(cmd.OutOrStdout()) {
+			if len(args) == 0 && file == "" && cmd.InOrStdin() == os.Stdin && isTerminal(os.Stdin) &&
+				isTerminal(cmd.OutOrStdout()) {
 				return runSQLShell(cmd, client, &output, newQuery)
 			}
 			statement, err := readStatement(cmd.InOrStdin(), file, args)
@@ -68,8 +69,10 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(newSQLTablesCommand(), newSQLColumnsCommand())
 	cmd.AddCommand(owners...)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the statement; - is the standard input.")
-	cmd.Flags().StringVar(&at, "at", "", "Moment that the tables show: a time of RFC 3339, a revision, or a duration before now such as -2h.")
-	cmd.Flags().StringArrayVarP(&parameters, "parameter", "p", nil, "Value of ?1, ?2, …, in this order: a number, true, false, null, or else a text. Quotes make a text of anything.")
+	cmd.Flags().StringVar(&at, "at", "",
+		"Moment that the tables show: a time of RFC 3339, a revision, or a duration before now such as -2h.")
+	cmd.Flags().StringArrayVarP(&parameters, "parameter", "p", nil,
+		"Value of ?1, ?2, …, in this order: a number, true, false, null, or else a text. Quotes make a text of anything.")
 	return cmd
 }
 
@@ -85,8 +88,8 @@ func (f *ClusterFlags) connectSQL() (*sqlClient, error) {
 	return newSQLClient(config)
 }
 
-// ProtectStatement returns the arguments of a command line, in which a statement of "sql" that begins with a comment, two
-// dashes and a blank, has a blank before it. No flag begins so, and the parser of flags would refuse it.
+// ProtectStatement returns the arguments of a command line, in which a statement of "sql" that begins with a comment,
+// two dashes and a blank, has a blank before it. No flag begins so, and the parser of flags would refuse it.
 func ProtectStatement(args []string) []string {
 	sql := slices.Index(args, "sql")
 	args = slices.Clone(args)
@@ -147,7 +150,9 @@ func newSQLClient(config *rest.Config) (*sqlClient, error) {
 }
 
 // print asks a query until ctx ends, prints the answer, and returns how many rows it has.
-func (c *sqlClient) print(ctx context.Context, cmd *cobra.Command, q *query.Query, output *Output) (rows int, err error) {
+func (c *sqlClient) print(
+	ctx context.Context, cmd *cobra.Command, q *query.Query, output *Output,
+) (rows int, err error) {
 	accept := runtime.ContentTypeJSON
 	switch output.Format {
 	case "csv":
@@ -226,7 +231,9 @@ func decodeAnswer(body io.Reader, q *query.Query) error {
 }
 
 // ask sends a query, and returns the answer with the server's warnings. The caller closes the body.
-func (c *sqlClient) ask(ctx context.Context, q *query.Query, accept string) (response *http.Response, warnings []string, err error) {
+func (c *sqlClient) ask(
+	ctx context.Context, q *query.Query, accept string,
+) (response *http.Response, warnings []string, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, nil, err
@@ -332,7 +339,8 @@ func newSQLColumnsCommand() *cobra.Command {
 			if err != nil || len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return withPrefix(client.texts(cmd.Context(), `SELECT table_name FROM byre_tables`), word), cobra.ShellCompDirectiveNoFileComp
+			return withPrefix(client.texts(cmd.Context(), `SELECT table_name FROM byre_tables`), word),
+				cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	flags.AddTo(cmd)
@@ -340,7 +348,9 @@ func newSQLColumnsCommand() *cobra.Command {
 	return cmd
 }
 
-func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *Output, statement string, parameters ...string) error {
+func printDescription(
+	cmd *cobra.Command, flags *ClusterFlags, output *Output, statement string, parameters ...string,
+) error {
 	client, err := flags.connectSQL()
 	if err != nil {
 		return err
@@ -349,7 +359,9 @@ func printDescription(cmd *cobra.Command, flags *ClusterFlags, output *Output, s
 }
 
 // describe prints the rows of selectTables, or of selectColumns for a table.
-func (c *sqlClient) describe(ctx context.Context, cmd *cobra.Command, output *Output, statement string, parameters ...string) error {
+func (c *sqlClient) describe(
+	ctx context.Context, cmd *cobra.Command, output *Output, statement string, parameters ...string,
+) error {
 	rows, err := c.print(ctx, cmd, query.NewQuery(statement, query.Texts(parameters...)...), output)
 	if err == nil && rows == 0 && len(parameters) > 0 {
 		err = fmt.Errorf("there is no table %q: \"byre sql tables\" lists them", parameters[0])

@@ -49,7 +49,9 @@ Ctrl-C drops the statement, and cancels a query.
 var errInterrupted = errors.New("interrupted")
 
 // runSQLShell runs a shell, which asks the queries of newQuery, on the terminal of the process until its user ends it.
-func runSQLShell(cmd *cobra.Command, client *sqlClient, output *Output, newQuery func(statement string) *query.Query) (err error) {
+func runSQLShell(
+	cmd *cobra.Command, client *sqlClient, output *Output, newQuery func(statement string) *query.Query,
+) (err error) {
 	s := &sqlShell{
 		cmd: cmd, client: client, output: output, query: newQuery,
 		history: newSQLHistory(cmd.ErrOrStderr()), names: &sqlNames{client: client},
@@ -187,8 +189,8 @@ func (s *sqlShell) command(ctx context.Context, words []string) (quit bool) {
 
 // ask asks a query, which Ctrl-C cancels, and reports its error.
 //
-// Invariant: Ctrl-C is a signal only while it is listened to. The terminal leaves raw mode after NotifyContext, and enters
-// it before the signal is ignored again, so that no Ctrl-C is lost, and none ends the process.
+// Invariant: Ctrl-C is a signal only while it is listened to. The terminal leaves raw mode after NotifyContext, and
+// enters it before the signal is ignored again, so that no Ctrl-C is lost, and none ends the process.
 func (s *sqlShell) ask(ctx context.Context, run func(ctx context.Context) error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
@@ -246,8 +248,8 @@ const sqlKeywords = `ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DISTINCT ELS
 	HAVING IN INNER INTERSECT IS JOIN LEFT LIKE LIMIT NATURAL NOT NULL NULLS OFFSET ON OR ORDER OUTER OVER PARTITION
 	RECURSIVE RIGHT SELECT THEN UNION USING VALUES WHEN WHERE WINDOW WITH`
 
-// sqlNames are the tables and columns that can be completed. They are asked for when they are first needed. One goroutine
-// uses it.
+// sqlNames are the tables and columns that can be completed. They are asked for when they are first needed. One
+// goroutine uses it.
 type sqlNames struct {
 	client  *sqlClient
 	tables  []string
@@ -286,8 +288,8 @@ func isNameRune(r rune) bool {
 	return r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)
 }
 
-// complete implements the callback of a terminal: at Tab, it completes the word before the cursor, or shows the words that
-// it may become.
+// complete implements the callback of a terminal: at Tab, it completes the word before the cursor, or shows the words
+// that it may become.
 func (s *sqlShell) complete(line string, pos int, key rune) (newLine string, newPos int, ok bool) {
 	if key != '\t' {
 		return "", 0, false
@@ -340,8 +342,11 @@ func (s *sqlShell) candidates(line, before string) (word string, words []string)
 	if strings.ToUpper(word) != word {
 		keywords = strings.ToLower(keywords)
 	}
-	plain := slices.DeleteFunc(slices.Clone(s.names.allTables(ctx)), func(name string) bool { return strings.Contains(name, ".") })
-	words = unique(append(withPrefix(strings.Fields(keywords), word), withPrefix(append(columns, plain...), strings.ToLower(word))...))
+	plain := slices.DeleteFunc(slices.Clone(s.names.allTables(ctx)), func(name string) bool {
+		return strings.Contains(name, ".")
+	})
+	words = unique(append(withPrefix(strings.Fields(keywords), word),
+		withPrefix(append(columns, plain...), strings.ToLower(word))...))
 	if len(words) == 0 && word != "" { // a name that needs quotes
 		words = quoteAll(withPrefix(s.names.allTables(ctx), word))
 	}
@@ -376,8 +381,8 @@ func commonPrefix(words []string) string {
 // maxHistory is how many lines a shell remembers, and the file of its history has at least.
 const maxHistory = 1000
 
-// sqlHistory implements term.History: the lines of all shells of a user, in a file that only this user reads. One goroutine
-// uses it.
+// sqlHistory implements term.History: the lines of all shells of a user, in a file that only this user reads. One
+// goroutine uses it.
 type sqlHistory struct {
 	lines []string // the last one is the newest
 	file  *os.File // nil if lines are not kept

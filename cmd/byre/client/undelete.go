@@ -93,14 +93,17 @@ func (c *Client) deletion(ctx context.Context, o Object, changes []history.Chang
 // setPerInstance are the fields that the server or a controller sets for one object only, by resource; "" is
 // every resource.
 var setPerInstance = map[schema.GroupResource][][]string{
-	{}:                                 {{"status"}},
-	{Resource: "pods"}:                 {{"spec", "nodeName"}},
-	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"}, {"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
-	{Resource: "namespaces"}:           {{"spec", "finalizers"}},
-	{Resource: "services"}:             {{"spec", "healthCheckNodePort"}},
-	{Resource: "serviceaccounts"}:      {{"secrets"}},
+	{}:                 {{"status"}},
+	{Resource: "pods"}: {{"spec", "nodeName"}},
+	{Group: "batch", Resource: "jobs"}: {{"spec", "selector"},
+		{"spec", "template", "metadata", "labels", "controller-uid"},
+		{"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"}},
+	{Resource: "namespaces"}:      {{"spec", "finalizers"}},
+	{Resource: "services"}:        {{"spec", "healthCheckNodePort"}},
+	{Resource: "serviceaccounts"}: {{"secrets"}},
 	{Resource: "persistentvolumeclaims"}: {
-		{"metadata", "annotations", "pv.kubernetes.io/bind-completed"}, {"metadata", "annotations", "pv.kubernetes.io/bound-by-controller"},
+		{"metadata", "annotations", "pv.kubernetes.io/bind-completed"},
+		{"metadata", "annotations", "pv.kubernetes.io/bound-by-controller"},
 	},
 	{Group: "apps", Resource: "deployments"}: {{"metadata", "annotations", "deployment.kubernetes.io/revision"}},
 }
@@ -179,7 +182,8 @@ func (c *Client) exists(ctx context.Context, owner metav1.OwnerReference, namesp
 // another one.
 func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UID, error) {
 	create := func() (types.UID, error) {
-		created, err := c.client(u.Object).Create(ctx, u.Content, metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
+		created, err := c.client(u.Object).Create(ctx, u.Content,
+			metav1.CreateOptions{DryRun: dryRunOption(dryRun), FieldManager: manager})
 		if err != nil {
 			return "", err
 		}
@@ -195,7 +199,9 @@ func (c *Client) Create(ctx context.Context, u *Undelete, dryRun bool) (types.UI
 	}
 	again, fields := false, addresses[u.Object.Resource.GroupResource()]
 	for _, cause := range status.Status().Details.Causes {
-		if !slices.ContainsFunc(fields, func(path []string) bool { return strings.HasPrefix(cause.Field, strings.Join(path, ".")) }) {
+		if !slices.ContainsFunc(fields, func(path []string) bool {
+			return strings.HasPrefix(cause.Field, strings.Join(path, "."))
+		}) {
 			continue
 		}
 		again = true
@@ -266,7 +272,8 @@ func (c *Client) PlanUndeleteNamespace(ctx context.Context) (*Plan, error) {
 func (r *recovery) mayListAll(ctx context.Context, resource schema.GroupVersionResource) error {
 	err := r.mayList(ctx, resource, metav1.NamespaceAll)
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("what a deleted namespace held is shown only to users who may list it in all namespaces, and you may not list %s: ask a cluster administrator",
+		return fmt.Errorf(
+			"what a deleted namespace held is shown only to users who may list it in all namespaces, and you may not list %s: ask a cluster administrator",
 			resource.GroupResource())
 	}
 	return err

@@ -68,7 +68,9 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	}
 	if change.Before == nil {
 		if holdsOthers(u.Object) {
-			return nil, fmt.Errorf("revision %d created %s: its deletion would delete all that it holds: use kubectl delete", revision, u.Object)
+			return nil,
+				fmt.Errorf("revision %d created %s: its deletion would delete all that it holds: use kubectl delete", revision,
+					u.Object)
 		}
 		u.Verb = "delete"
 		var later []string
@@ -267,5 +269,6 @@ func strip(object map[string]any) map[string]any {
 
 // ofServer are the fields of the metadata that the server sets.
 var ofServer = []string{
-	"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink",
+	"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+	"managedFields", "selfLink",
 }

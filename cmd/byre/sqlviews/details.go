@@ -39,8 +39,8 @@ type dialect struct {
 }
 
 // view returns the query of the rows of the objects of tables, with the columns in their order. In it, t is the table
-// of an object o: its group, resource, owner and name, and, of one that selects Pods, its selector; k is a row of Kinds,
-// and y one of the kinds that are served.
+// of an object o: its group, resource, owner and name, and, of one that selects Pods, its selector; k is a row of
+// Kinds, and y one of the kinds that are served.
 func (t *detail) view(d *dialect, tables []Table, columns []query.Column) string {
 	var of, kinds []string
 	for i := range tables {
@@ -229,7 +229,8 @@ func selected(d *dialect) string {
 
 // tableOf joins the row q of resources of a row t of tables. It is for both databases.
 func tableOf(store, t, q string) string {
-	return fmt.Sprintf("JOIN %[1]s.resources %[3]s ON %[3]s.\"group\" = %[2]s.column1 AND %[3]s.resource = %[2]s.column2 AND %[3]s.defined_by = %[2]s.column3", store, t, q)
+	return fmt.Sprintf(
+		"JOIN %[1]s.resources %[3]s ON %[3]s.\"group\" = %[2]s.column1 AND %[3]s.resource = %[2]s.column2 AND %[3]s.defined_by = %[2]s.column3", store, t, q)
 }
 
 // dialect returns PostgreSQL's, with the objects of now.
@@ -254,7 +255,8 @@ func (s *Schema) dialect() *dialect {
 			if step.IsObject {
 				kind, function, columns = "object", "jsonb_each", "(key, v)"
 			}
-			return join + function + "(CASE jsonb_typeof(" + at + ") WHEN '" + kind + "' THEN " + at + " END) " + step.As + columns
+			return join + function + "(CASE jsonb_typeof(" + at + ") WHEN '" + kind + "' THEN " + at + " END) " +
+				step.As + columns
 		},
 		column: postgresColumn,
 	}
@@ -279,7 +281,8 @@ func members(step query.Step) []string {
 // sqliteDialect is that of the sqlite3 shell.
 var sqliteDialect = dialect{
 	objects: func(o, t, condition string) string {
-		return tableOf("main", t, "q"+o) + "\n  JOIN main.current_objects " + o + " ON " + o + ".resource_id = q" + o + ".id" + condition
+		return tableOf("main", t, "q"+o) + "\n  JOIN main.current_objects " + o + " ON " + o + ".resource_id = q" + o +
+			".id" + condition
 	},
 	json: sqliteElement,
 	text: func(of string) string { return of + ".value" },

@@ -19,11 +19,11 @@ import (
 	"byre/migrations"
 )
 
-// Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that returns
-// the rows of a moment; so has each detail table.
+// Schema is a schema of PostgreSQL that has a view for each name of each table, and a function of the same name that
+// returns the rows of a moment; so has each detail table.
 //
-// Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others depend on
-// is not dropped: no statement has CASCADE.
+// Invariant: only what has byre's mark in its comment is replaced or dropped. Update keeps it. An object that others
+// depend on is not dropped: no statement has CASCADE.
 type Schema struct {
 	name string
 	// store is the schema of byre's tables.
@@ -85,8 +85,8 @@ FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespa
 WHERE n.nspname = $1 AND p.proargtypes[0] = 'timestamptz'::regtype`
 )
 
-// Update makes the schema have the views and functions of the tables, and not those of others. It returns why an object is not
-// up to date, by name. Of tables of one name the first counts.
+// Update makes the schema have the views and functions of the tables, and not those of others. It returns why an object
+// is not up to date, by name. Of tables of one name the first counts.
 func (s *Schema) Update(ctx context.Context, tables []Table) (map[string]error, error) {
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
@@ -133,7 +133,8 @@ func (s *Schema) prepare(ctx context.Context) error {
 	if !exists {
 		_, err := s.db.ExecContext(ctx, "CREATE SCHEMA "+identifier(s.name))
 		if isCode(err, insufficientPrivilege) {
-			return fmt.Errorf("%w: run as the owner of the database: CREATE SCHEMA %s AUTHORIZATION %s", err, identifier(s.name), role)
+			return fmt.Errorf("%w: run as the owner of the database: CREATE SCHEMA %s AUTHORIZATION %s", err, identifier(s.name),
+				role)
 		}
 		if err != nil {
 			return err
@@ -141,7 +142,8 @@ func (s *Schema) prepare(ctx context.Context) error {
 	}
 	err := s.makeRevisionFunction(ctx)
 	if isCode(err, insufficientPrivilege) {
-		return fmt.Errorf("%w: run as the owner of the schema: GRANT CREATE, USAGE ON SCHEMA %s TO %s", err, identifier(s.name), role)
+		return fmt.Errorf("%w: run as the owner of the schema: GRANT CREATE, USAGE ON SCHEMA %s TO %s", err,
+			identifier(s.name), role)
 	}
 	return err
 }
@@ -161,7 +163,8 @@ func (s *Schema) makeRevisionFunction(ctx context.Context) error {
 		return nil
 	}
 	return s.execute(ctx, fmt.Sprintf("%sCOMMENT ON FUNCTION %s.%s(timestamptz, integer) IS %s;\n",
-		statements, identifier(s.name), revisionFunction, literal("The revision of a moment; it fails where the history of a resource does not reach back to it.\n"+mark+hash)))
+		statements, identifier(s.name), revisionFunction,
+		literal("The revision of a moment; it fails where the history of a resource does not reach back to it.\n"+mark+hash)))
 }
 
 // read reads what the schema has.
@@ -213,8 +216,8 @@ type kept struct {
 	view, past func(columns []query.Column) string
 }
 
-// keep makes the view and the function of a name, unless they are up to date. A view that only gets more columns is replaced,
-// with the rights on it and with the views of others that depend on it; the new columns are its last ones.
+// keep makes the view and the function of a name, unless they are up to date. A view that only gets more columns is
+// replaced, with the rights on it and with the views of others that depend on it; the new columns are its last ones.
 func (s *Schema) keep(ctx context.Context, name string, k kept) error {
 	hash := hashOf(s.definition(name, k, k.columns, ""))
 	r := s.found[name]
@@ -252,8 +255,10 @@ func (s *Schema) definition(name string, k kept, columns []query.Column, hash st
 	object := identifier(s.name) + "." + identifier(name)
 	fmt.Fprintf(&b, "CREATE OR REPLACE VIEW %s AS\n%s;\n", object, k.view(columns))
 	fmt.Fprintf(&b, "COMMENT ON VIEW %s IS %s;\n", object, literal(k.description+"\n\n"+mark+hash))
-	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object, object, literal(k.past(columns)))
-	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object, literal("The rows of "+name+" at a moment.\n"+mark+hash))
+	fmt.Fprintf(&b, "CREATE OR REPLACE FUNCTION %s(at timestamptz) RETURNS SETOF %s LANGUAGE sql STABLE AS %s;\n", object,
+		object, literal(k.past(columns)))
+	fmt.Fprintf(&b, "COMMENT ON FUNCTION %s(timestamptz) IS %s;\n", object,
+		literal("The rows of "+name+" at a moment.\n"+mark+hash))
 	for i := range columns {
 		description := columns[i].Description
 		if source := columns[i].Source(); source != "" {

@@ -32,7 +32,8 @@ func (t *Table) names() []string {
 
 // condition selects the table's row of resources.
 func (t *Table) condition() string {
-	return `"group" = ` + literal(t.Resource.Group) + " AND resource = " + literal(t.Resource.Resource) + " AND defined_by = " + literal(t.definedBy())
+	return `"group" = ` + literal(t.Resource.Group) + " AND resource = " + literal(t.Resource.Resource) +
+		" AND defined_by = " + literal(t.definedBy())
 }
 
 func (t *Table) definedBy() string {
@@ -56,8 +57,8 @@ const (
 	containersPath = "status.containerStatuses"
 )
 
-// Definitions returns the JSON of all CustomResourceDefinitions of a file of SQLite that are not encrypted. It only reads
-// the file, which a server may use.
+// Definitions returns the JSON of all CustomResourceDefinitions of a file of SQLite that are not encrypted. It only
+// reads the file, which a server may use.
 func Definitions(ctx context.Context, path string) (definitions []string, err error) {
 	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path)+"?mode=ro&_pragma=busy_timeout(10000)")
 	if err != nil {
@@ -93,10 +94,12 @@ func SQLiteStatements(tables []Table) string {
 			names = append(names, identifier(c.Name))
 			values = append(values, sqliteColumn(&c, sqliteElement("o")))
 		}
-		fmt.Fprintf(&b, "CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects o\nWHERE o.resource_id = (SELECT id FROM main.resources WHERE %s);\n",
+		fmt.Fprintf(&b,
+			"CREATE TEMP VIEW %s (%s) AS\nSELECT %s\nFROM main.current_objects o\nWHERE o.resource_id = (SELECT id FROM main.resources WHERE %s);\n",
 			identifier(t.names()[0]), strings.Join(names, ", "), strings.Join(values, ",\n  "), t.condition())
 		if len(t.names()) > 1 {
-			fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]), identifier(t.names()[0]))
+			fmt.Fprintf(&b, "CREATE TEMP VIEW %s AS SELECT * FROM temp.%s;\n", identifier(t.names()[1]),
+				identifier(t.names()[0]))
 		}
 	}
 	for _, t := range details() {
@@ -116,20 +119,24 @@ func sqliteColumn(c *query.Column, v string) string {
 	case "metadata.resourceVersion":
 		return "o.revision"
 	case "":
-		return "CASE json_type(" + v + ") WHEN 'object' THEN json_set(" + v + ", '$.metadata.resourceVersion', CAST(o.revision AS TEXT)) END"
+		return "CASE json_type(" + v + ") WHEN 'object' THEN json_set(" + v +
+			", '$.metadata.resourceVersion', CAST(o.revision AS TEXT)) END"
 	case ownerPath:
 		member := literal("$." + strings.TrimPrefix(c.Name, "owner_"))
-		return "(SELECT r.value ->> " + member + " FROM json_each(" + v + ", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
+		return "(SELECT r.value ->> " + member + " FROM json_each(" + v +
+			", '$.metadata.ownerReferences') r WHERE json_type(r.value, '$.controller') = 'true' LIMIT 1)"
 	case containersPath:
 		result := "coalesce(sum(s.value ->> '$.restartCount'), 0)"
 		if c.Type == query.Text {
 			result = "coalesce(sum(json_type(s.value, '$.ready') = 'true'), 0) || '/' || count(*)"
 		}
-		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result + " FROM json_each(" + v + ", '$.status.containerStatuses') s) END"
+		return "CASE json_type(" + v + ", '$.status.containerStatuses') WHEN 'array' THEN (SELECT " + result +
+			" FROM json_each(" + v + ", '$.status.containerStatuses') s) END"
 	}
 	path := literal(sqlitePath(c.Path))
 	kind, value, raw := "json_type("+v+", "+path+")", v+" ->> "+path, v+" -> "+path
-	scalar := "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw + " END"
+	scalar := "CASE " + kind + " WHEN 'text' THEN " + value + " WHEN 'integer' THEN " + raw + " WHEN 'real' THEN " + raw +
+		" END"
 	switch c.Type {
 	case query.Quantity:
 		return fmt.Sprintf(sqliteQuantity, scalar)
@@ -142,15 +149,17 @@ func sqliteColumn(c *query.Column, v string) string {
 	case query.JSON:
 		return "nullif(" + raw + ", 'null')"
 	case query.Time: // in UTC, a fraction with six digits
-		return "CASE WHEN " + kind + " = 'text' AND " + value + " GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
-			"CASE WHEN " + value + " LIKE '%.%Z' THEN substr(rtrim(" + value + ", 'Z') || '00000', 1, 26) || 'Z' WHEN " + value + " LIKE '%Z' THEN " + value +
+		return "CASE WHEN " + kind + " = 'text' AND " + value +
+			" GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9]*' THEN " +
+			"CASE WHEN " + value + " LIKE '%.%Z' THEN substr(rtrim(" + value + ", 'Z') || '00000', 1, 26) || 'Z' WHEN " + value +
+			" LIKE '%Z' THEN " + value +
 			" ELSE strftime('%Y-%m-%dT%H:%M:%SZ', " + value + ") END END" //nolint:dupword // SQL
 	}
 	return scalar
 }
 
-// sqliteQuantity is the number of a quantity, whose text is %s. t is the text, n its number, s its suffix, and e where the
-// exponent of n is. A number below a nano is not rounded up to it, as resource.ParseQuantity does.
+// sqliteQuantity is the number of a quantity, whose text is %s. t is the text, n its number, s its suffix, and e where
+// the exponent of n is. A number below a nano is not rounded up to it, as resource.ParseQuantity does.
 const sqliteQuantity = `(SELECT CASE
     WHEN m NOT GLOB '*[0-9]*' OR m GLOB '*[^0-9.]*' OR m GLOB '*.*.*' OR n GLOB '[+-][+-]*' OR length(n) > 63 THEN NULL
     WHEN e > 0 THEN CASE WHEN s = '' AND x GLOB '[0-9]*' AND x NOT GLOB '*[^0-9]*' AND length(x) < 3 AND substr(n, e + 1) NOT GLOB '[+-][+-]*'
@@ -185,8 +194,8 @@ func isPlain(member string) bool {
 // maxIdentifier is the length in bytes to which PostgreSQL cuts names.
 const maxIdentifier = 63
 
-// postgresColumns are the columns of a view of PostgreSQL: with the names that it cuts, and without those whose name another one
-// has then.
+// postgresColumns are the columns of a view of PostgreSQL: with the names that it cuts, and without those whose name
+// another one has then.
 func postgresColumns(t *Table) (columns []query.Column) {
 	for _, c := range t.columns() {
 		c.Name = strings.ToValidUTF8(c.Name[:min(len(c.Name), maxIdentifier)], "")
@@ -212,10 +221,11 @@ func values(columns []query.Column) string {
 	return strings.Join(values, ",\n  ")
 }
 
-// parsed joins the parsed JSON of an object o, jo.v. OFFSET 0 has it parsed once a row. It is not parsed for a query that asks for
-// none of it. The function doc parses it a second time, and so is called only for what may need it.
+// parsed joins the parsed JSON of an object o, jo.v. OFFSET 0 has it parsed once a row. It is not parsed for a query
+// that asks for none of it. The function doc parses it a second time, and so is called only for what may need it.
 func (s *Schema) parsed(o string) string {
-	return fmt.Sprintf("CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(%[1]s.value, '{') AND strpos(%[1]s.value, '\\u') = 0 THEN %[1]s.value::jsonb ELSE %[2]s.doc(%[1]s.value)::jsonb END AS v OFFSET 0) j%[1]s",
+	return fmt.Sprintf(
+		"CROSS JOIN LATERAL (SELECT CASE WHEN starts_with(%[1]s.value, '{') AND strpos(%[1]s.value, '\\u') = 0 THEN %[1]s.value::jsonb ELSE %[2]s.doc(%[1]s.value)::jsonb END AS v OFFSET 0) j%[1]s",
 		o, identifier(s.store))
 }
 
@@ -231,7 +241,8 @@ func postgresColumn(c *query.Column, v string) string {
 	case "":
 		return "jsonb_set(" + v + ", '{metadata,resourceVersion}', to_jsonb(o.revision::text))"
 	case ownerPath:
-		return "jsonb_path_query_first(" + v + ", '$.metadata.ownerReferences[*] ? (@.controller == true)." + strings.TrimPrefix(c.Name, "owner_") + "') #>> '{}'"
+		return "jsonb_path_query_first(" + v + ", '$.metadata.ownerReferences[*] ? (@.controller == true)." +
+			strings.TrimPrefix(c.Name, "owner_") + "') #>> '{}'"
 	case containersPath:
 		result := "coalesce(sum((s ->> 'restartCount')::bigint), 0)::bigint"
 		if c.Type == query.Text {
@@ -264,9 +275,9 @@ func postgresColumn(c *query.Column, v string) string {
 	return scalar
 }
 
-// postgresQuantity is the number of a quantity, whose text is %s: exactly as resource.ParseQuantity reads it, and then the
-// nearest double precision. A text of more than 63 characters, or with an exponent of more than two digits, which could fail, is
-// NULL.
+// postgresQuantity is the number of a quantity, whose text is %s: exactly as resource.ParseQuantity reads it, and then
+// the nearest double precision. A text of more than 63 characters, or with an exponent of more than two digits, which
+// could fail, is NULL.
 const postgresQuantity = `(SELECT (sign(n) * ceil(least(abs(n), most) * 1000000000) * 0.000000001)::double precision
    FROM (SELECT CASE WHEN m[4] IS NOT NULL THEN m[1]::numeric * (1::bigint << 10 * strpos('KMGTPE', m[4]))
         ELSE (m[1] || 'e' || coalesce(m[2], (3 * strpos('num kMGTPE', coalesce(nullif(m[3], ''), ' ')) - 12)::text))::numeric END AS n,
@@ -289,16 +300,16 @@ func postgresPath(members []string) string {
 // revisionFunction is the name of the function that functions of the past call.
 const revisionFunction = "byre_revision"
 
-// past returns the query of a table's objects at the moment $1, with the columns in their order. A query with conditions on the
-// key reads only what they select, because PostgreSQL inlines it.
+// past returns the query of a table's objects at the moment $1, with the columns in their order. A query with
+// conditions on the key reads only what they select, because PostgreSQL inlines it.
 func (s *Schema) past(t *Table, columns []query.Column) string {
 	id := "(SELECT id FROM " + identifier(s.store) + ".resources WHERE " + t.condition() + ")"
 	revision := fmt.Sprintf("(SELECT %s.%s($1, %s))", identifier(s.name), revisionFunction, id)
 	return fmt.Sprintf("SELECT %s\nFROM %s o %s", values(columns), s.at(id, revision), s.parsed("o"))
 }
 
-// at returns a subquery of the objects of a resource at a revision: those that were last written up to then, and what was replaced
-// or deleted later.
+// at returns a subquery of the objects of a resource at a revision: those that were last written up to then, and what
+// was replaced or deleted later.
 func (s *Schema) at(id, revision string) string {
 	return fmt.Sprintf(`(
   SELECT c.namespace, c.name, c.revision, c.value FROM %[1]s.current_objects c
@@ -309,24 +320,27 @@ func (s *Schema) at(id, revision string) string {
 )`, identifier(s.store), id, revision)
 }
 
-// pastDialect returns PostgreSQL's, with the objects of the moment $1. OFFSET 0 has the revision found once a resource, and the
-// function is asked of a resource that the query selects only: the history of others may not reach back.
+// pastDialect returns PostgreSQL's, with the objects of the moment $1. OFFSET 0 has the revision found once a resource,
+// and the function is asked of a resource that the query selects only: the history of others may not reach back.
 func (s *Schema) pastDialect() *dialect {
 	d := s.dialect()
 	d.objects = func(o, t, condition string) string {
 		q, revision := "q"+o, "r"+o+".revision"
-		return fmt.Sprintf("%s\n  CROSS JOIN LATERAL (SELECT %s.%s($1, CASE WHEN %s.column2 IS NOT NULL THEN %s.id END) AS revision OFFSET 0) r%s\n  JOIN LATERAL %s %s ON true%s\n  %s",
-			tableOf(identifier(s.store), t, q), identifier(s.name), revisionFunction, t, q, o, s.at(q+".id", revision), o, condition, s.parsed(o))
+		return fmt.Sprintf(
+			"%s\n  CROSS JOIN LATERAL (SELECT %s.%s($1, CASE WHEN %s.column2 IS NOT NULL THEN %s.id END) AS revision OFFSET 0) r%s\n  JOIN LATERAL %s %s ON true%s\n  %s",
+			tableOf(identifier(s.store), t, q), identifier(s.name), revisionFunction, t, q, o, s.at(q+".id", revision), o,
+			condition, s.parsed(o))
 	}
 	return d
 }
 
 // revisionFunction returns the statement that makes the function of this name: the revision of a moment, as
-// sqlstore.Driver.RevisionAt finds it. It is NULL for NULL, and an error if the history of a resource does not reach back to
-// the moment.
+// sqlstore.Driver.RevisionAt finds it. It is NULL for NULL, and an error if the history of a resource does not reach
+// back to the moment.
 func (s *Schema) revisionFunction() string {
 	store := identifier(s.store)
-	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s.%s(moment timestamptz, id_of integer) RETURNS bigint LANGUAGE plpgsql STABLE AS %s;\n",
+	return fmt.Sprintf(
+		"CREATE OR REPLACE FUNCTION %s.%s(moment timestamptz, id_of integer) RETURNS bigint LANGUAGE plpgsql STABLE AS %s;\n",
 		identifier(s.name), revisionFunction, literal(fmt.Sprintf(`
 DECLARE
   found_revision bigint;

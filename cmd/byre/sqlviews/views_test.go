@@ -20,10 +20,14 @@ import (
 
 // hostile are values of JSON, and of none, for a column of any type.
 var hostile = []string{
-	`null`, `true`, `false`, `0`, `-1`, `1.5`, `1e3`, `-0`, `9223372036854775807`, `9223372036854775808`, `-9223372036854775808`, `123456789012345678901234567890`,
-	`""`, `"text"`, `"it's \"quoted\" \\"`, `"5"`, `"1.5"`, `"true"`, `"null"`, `"é\u2028"`, `[]`, `[1,"a"]`, `{}`, `{"a":{"b":1}}`,
-	`"100m"`, `"1Ki"`, `"1.5Gi"`, `"12E"`, `"1E3"`, `"5e3"`, `"1e-3"`, `"+1"`, `"-2k"`, `".5"`, `"1."`, `"1.5.2"`, `"1 "`, `"0x10"`, `"1KB"`, `"Ki"`, `"+"`, `"--1"`, `"1e"`, `"1e+2"`,
-	`"2026-01-31T12:00:00Z"`, `"2026-01-31T12:00:00.5Z"`, `"2026-01-31T12:00:00.123456Z"`, `"2026-01-31"`, `"2026-01-31 12:00:00Z"`, `"T"`,
+	`null`, `true`, `false`, `0`, `-1`, `1.5`, `1e3`, `-0`, `9223372036854775807`, `9223372036854775808`,
+	`-9223372036854775808`, `123456789012345678901234567890`,
+	`""`, `"text"`, `"it's \"quoted\" \\"`, `"5"`, `"1.5"`, `"true"`, `"null"`, `"é\u2028"`, `[]`, `[1,"a"]`, `{}`,
+	`{"a":{"b":1}}`,
+	`"100m"`, `"1Ki"`, `"1.5Gi"`, `"12E"`, `"1E3"`, `"5e3"`, `"1e-3"`, `"+1"`, `"-2k"`, `".5"`, `"1."`, `"1.5.2"`, `"1 "`,
+	`"0x10"`, `"1KB"`, `"Ki"`, `"+"`, `"--1"`, `"1e"`, `"1e+2"`,
+	`"2026-01-31T12:00:00Z"`, `"2026-01-31T12:00:00.5Z"`, `"2026-01-31T12:00:00.123456Z"`, `"2026-01-31"`,
+	`"2026-01-31 12:00:00Z"`, `"T"`,
 }
 
 // decoded is what a database has for a value of a column, as the catalog has it.
@@ -58,11 +62,15 @@ func isSame(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-var columnTypes = []catalog.Type{catalog.Text, catalog.Integer, catalog.Real, catalog.Quantity, catalog.Boolean, catalog.Time, catalog.JSON}
+var columnTypes = []catalog.Type{catalog.Text, catalog.Integer, catalog.Real, catalog.Quantity, catalog.Boolean,
+	catalog.Time, catalog.JSON}
 
-// expectColumns expects of the expressions of columns what the catalog makes of the same values: NULL where they have another type.
-// No value makes an expression fail. query returns the values of expressions for an object.
-func expectColumns(t *testing.T, isPostgres bool, column func(*catalog.Column) string, query func(object, expressions string, values []any) error) {
+// expectColumns expects of the expressions of columns what the catalog makes of the same values: NULL where they have
+// another type. No value makes an expression fail. query returns the values of expressions for an object.
+func expectColumns(
+	t *testing.T, isPostgres bool, column func(*catalog.Column) string,
+	query func(object, expressions string, values []any) error,
+) {
 	t.Helper()
 	for _, member := range []string{"plain", "it's", `a"b`, "null", "a.b/c"} {
 		if strings.Contains(member, `"`) && !isPostgres {
@@ -141,7 +149,8 @@ func TestPostgresColumn_IsWhatTheCatalogMakes(t *testing.T) {
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
 	query := func(object, expressions string, values []any) error {
-		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT $1::text::jsonb AS v) o", object), values)
+		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT $1::text::jsonb AS v) o", object),
+			values)
 	}
 	expectColumns(t, true, func(c *catalog.Column) string { return postgresColumn(c, "o.v") }, query)
 }
@@ -173,22 +182,24 @@ func TestQuoting_KeepsNamesWhole(t *testing.T) {
 }
 
 func table(group, resource string, isCustom bool, columns ...catalog.Column) Table {
-	return Table{&catalog.Table{Resource: schema.GroupResource{Group: group, Resource: resource}, Columns: columns}, isCustom}
+	return Table{&catalog.Table{Resource: schema.GroupResource{Group: group, Resource: resource}, Columns: columns},
+		isCustom}
 }
 
 // PostgreSQL cuts names: of two columns with one name then, the first stays.
 func TestPostgresColumns_HaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 40)
-	of := table("", "things", false, catalog.NewColumn(long+"a", catalog.Text, "", "a"), catalog.NewColumn(long+"b", catalog.Text, "", "b"), catalog.NewColumn("c", catalog.Text, "", "c"))
+	of := table("", "things", false, catalog.NewColumn(long+"a", catalog.Text, "", "a"),
+		catalog.NewColumn(long+"b", catalog.Text, "", "b"), catalog.NewColumn("c", catalog.Text, "", "c"))
 	columns := postgresColumns(&of)
 	if len(columns) != 2 || len(columns[0].Name) > maxIdentifier || columns[0].Path[0] != "a" || columns[1].Name != "c" {
 		t.Errorf("the columns are %+v", columns)
 	}
 }
 
-// TestSchema_CutsLongColumns: PostgreSQL cuts names of more than 63 bytes. A view of such columns is made, and is replaced while
-// another view depends on it, where it gets another column.
+// TestSchema_CutsLongColumns: PostgreSQL cuts names of more than 63 bytes. A view of such columns is made, and is
+// replaced while another view depends on it, where it gets another column.
 func TestSchema_CutsLongColumns(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

@@ -90,16 +90,19 @@ type objectVersion struct {
 }
 
 // Check reads a snapshot to its end, and goes on after a *sqlstore.DamagedRow. If reading fails
-// otherwise, it returns the error and what was found until then. open is nil if the keys of encrypted values are not available.
+// otherwise, it returns the error and what was found until then. open is nil if the keys of encrypted values are not
+// available.
 func Check(s sqlstore.Snapshot, open OpenForCheck) (CheckResult, error) {
 	c := &checker{
 		open:    open,
 		header:  s.Header,
-		objects: make(map[keyHash]objectVersion), revisions: make(map[int64]struct{}), chains: make(map[keyHash]objectVersion),
-		damaged:     make(map[keyHash]struct{}),
-		allocations: allocations{ips: make(map[string]string), ports: make(map[int]string), addresses: make(map[string]string)},
-		customs:     customs{definitions: make(map[string][]string), instances: make(map[[2]string]int)},
-		result:      CheckResult{Revision: s.Revision, Findings: []sqlstore.Finding{}},
+		objects: make(map[keyHash]objectVersion), revisions: make(map[int64]struct{}),
+		chains:  make(map[keyHash]objectVersion),
+		damaged: make(map[keyHash]struct{}),
+		allocations: allocations{ips: make(map[string]string), ports: make(map[int]string),
+			addresses: make(map[string]string)},
+		customs: customs{definitions: make(map[string][]string), instances: make(map[[2]string]int)},
+		result:  CheckResult{Revision: s.Revision, Findings: []sqlstore.Finding{}},
 	}
 	err := c.read(s)
 	return c.result, err
@@ -158,7 +161,8 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	c.result.Objects++
 	row := "objects: " + r.Display()
 	if r.Created <= 0 || r.Created > r.Revision || r.Revision > c.header.Revision {
-		c.report(row, "has revision %d and was created at %d, while the last revision is %d", r.Revision, r.Created, c.header.Revision)
+		c.report(row, "has revision %d and was created at %d, while the last revision is %d", r.Revision, r.Created,
+			c.header.Revision)
 	}
 	h := hashOf(r.Key)
 	if _, twice := c.objects[h]; twice {
@@ -167,7 +171,8 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 	if _, twice := c.revisions[r.Revision]; twice {
 		c.report(row, "has the revision of another object, %d", r.Revision)
 	}
-	c.objects[h] = objectVersion{revision: r.Revision, created: r.Created, uid: uidOf(r.UID), isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
+	c.objects[h] = objectVersion{revision: r.Revision, created: r.Created, uid: uidOf(r.UID),
+		isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
 	c.revisions[r.Revision] = struct{}{}
 	value := c.checkValue(row, r.Key, r.UID, r.Value)
 	if value != nil {
@@ -207,7 +212,8 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	case r.Value == nil:
 		c.report(row, "lacks the value that it replaced")
 	case known && (before.gone || before.revision != r.Replaces || before.created != r.Created):
-		c.report(row, "replaces revision %d, created at %d, but the change before is %d, created at %d", r.Replaces, r.Created, before.revision, before.created)
+		c.report(row, "replaces revision %d, created at %d, but the change before is %d, created at %d", r.Replaces,
+			r.Created, before.revision, before.created)
 	case !known && r.Revision > compacted && r.Replaces > compacted:
 		c.result.MissingUpTo = max(c.result.MissingUpTo, r.Replaces)
 		c.report(row, "replaces revision %d, whose change is missing", r.Replaces)
@@ -232,9 +238,11 @@ func (c *checker) compareEnds() {
 		switch {
 		case isDamaged:
 		case end.gone == exists:
-			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of its object, which %s", map[bool]string{true: "it deleted, but which is there", false: "is not there"}[exists])
+			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of its object, which %s",
+				map[bool]string{true: "it deleted, but which is there", false: "is not there"}[exists])
 		case exists && (object.revision != end.revision || object.created != end.created):
-			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of an object that is at revision %d", object.revision)
+			c.report(fmt.Sprintf("changes: revision %d", end.revision), "is the last change of an object that is at revision %d",
+				object.revision)
 		case exists && end.uid != [8]byte{} && end.uid != object.uid:
 			c.report(fmt.Sprintf("changes: revision %d", end.revision), "created an object that has another uid")
 		}
@@ -320,11 +328,13 @@ func (c *checker) checkObjectText(row string, key sqlstore.Key, uid string, text
 // isNameless reports whether the objects under the key have no metadata: allocations,
 // and the records that byre stores for itself.
 func isNameless(key sqlstore.Key) bool {
-	return key.Group == "byre" || key.Group == "" && (key.Resource == "servicenodeportallocations" || key.Resource == "serviceipallocations")
+	return key.Group == "byre" || key.Group == "" &&
+		(key.Resource == "servicenodeportallocations" || key.Resource == "serviceipallocations")
 }
 
 func hashOf(k sqlstore.Key) keyHash {
-	sum := sha256.Sum256([]byte(strings.Join([]string{k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name}, "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{k.Group, k.Resource, k.Owner.String(), k.Namespace, k.Name},
+		"\x00")))
 	return keyHash(sum[:16])
 }
 
@@ -440,7 +450,8 @@ func (a *allocations) compare(report reporter) {
 		case !allocated:
 			report("objects: services "+service, "has the cluster IP %s, for which there is no IPAddress", ip)
 		case owner != service:
-			report("objects: ipaddresses.networking.k8s.io "+ip, "belongs to Service %s, but Service %s has the IP", owner, service)
+			report("objects: ipaddresses.networking.k8s.io "+ip, "belongs to Service %s, but Service %s has the IP", owner,
+				service)
 		}
 	}
 	for ip, owner := range a.addresses {
@@ -512,9 +523,11 @@ func (c *customs) compare(report func(row, reason string, arguments ...any)) {
 		versions, exists := c.definitions[definition]
 		switch {
 		case !exists:
-			report("objects: "+definition, "%d objects of version %q have no definition: create their definition again and delete it; they are deleted with it", c.instances[of], version)
+			report("objects: "+definition,
+				"%d objects of version %q have no definition: create their definition again and delete it; they are deleted with it", c.instances[of], version)
 		case versions != nil && version != "" && !slices.Contains(versions, version):
-			report("objects: "+definition, "%d objects are of version %q, which their definition lacks: add the version to it, or delete it; they are deleted with it", c.instances[of], version)
+			report("objects: "+definition,
+				"%d objects are of version %q, which their definition lacks: add the version to it, or delete it; they are deleted with it", c.instances[of], version)
 		}
 	}
 }

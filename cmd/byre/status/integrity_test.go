@@ -52,18 +52,20 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 		breakIt func(*store)
 		want    string
 	}{
-		"nothing":        {func(*store) {}, ""},
-		"encrypted":      {func(s *store) { s.objects[0].Value = []byte(`"k8s:enc:aescbc:v1:key1:AAAA"`) }, ""},
-		"text":           {func(s *store) { s.objects[0].Value = []byte(`"text"`) }, "a text that no encryption has written"},
-		"not JSON":       {func(s *store) { s.objects[0].Value = []byte(`{`) }, "not JSON"},
-		"another name":   {func(s *store) { _, s.objects[0].Value = pod("x", "ua") }, `that of "x"`},
-		"another uid":    {func(s *store) { _, s.changes[2].Value = pod("b", "x") }, `has the uid "x"`},
-		"another group":  {func(s *store) { s.objects[0].Group = "apps" }, `of the API group ""`},
-		"future object":  {func(s *store) { s.objects[0].Revision = 9 }, "while the last revision is 6"},
-		"same revision":  {func(s *store) { s.objects = append(s.objects, s.objects[0]) }, "stands twice"},
-		"missing first":  {func(s *store) { s.changes = s.changes[1:] }, "revisions 3 to 3 are missing"},
-		"missing middle": {func(s *store) { s.changes = append(s.changes[:1], s.changes[2:]...) }, "revisions 4 to 4 are missing"},
-		"missing last":   {func(s *store) { s.changes = s.changes[:3] }, "revisions 6 to 6 are missing"},
+		"nothing":       {func(*store) {}, ""},
+		"encrypted":     {func(s *store) { s.objects[0].Value = []byte(`"k8s:enc:aescbc:v1:key1:AAAA"`) }, ""},
+		"text":          {func(s *store) { s.objects[0].Value = []byte(`"text"`) }, "a text that no encryption has written"},
+		"not JSON":      {func(s *store) { s.objects[0].Value = []byte(`{`) }, "not JSON"},
+		"another name":  {func(s *store) { _, s.objects[0].Value = pod("x", "ua") }, `that of "x"`},
+		"another uid":   {func(s *store) { _, s.changes[2].Value = pod("b", "x") }, `has the uid "x"`},
+		"another group": {func(s *store) { s.objects[0].Group = "apps" }, `of the API group ""`},
+		"future object": {func(s *store) { s.objects[0].Revision = 9 }, "while the last revision is 6"},
+		"same revision": {func(s *store) { s.objects = append(s.objects, s.objects[0]) }, "stands twice"},
+		"missing first": {func(s *store) { s.changes = s.changes[1:] }, "revisions 3 to 3 are missing"},
+		"missing middle": {func(s *store) {
+			s.changes = append(s.changes[:1], s.changes[2:]...)
+		}, "revisions 4 to 4 are missing"},
+		"missing last": {func(s *store) { s.changes = s.changes[:3] }, "revisions 6 to 6 are missing"},
 		"missing of one resource": {func(s *store) {
 			s.Compacted = 5
 			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
@@ -74,10 +76,14 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
 			s.changes = s.changes[1:]
 		}, "has no change, though its revision is not compacted"},
-		"missing object":      {func(s *store) { s.objects = nil }, "which is not there"},
-		"undead object":       {func(s *store) { s.objects = append(s.objects, bObject()) }, "it deleted, but which is there"},
-		"wrong predecessor":   {func(s *store) { s.changes[3].Replaces = 4 }, "the change before is 5"},
-		"created twice":       {func(s *store) { s.changes[2].Op, s.changes[2].Replaces, s.changes[2].Created = sqlstore.Create, 0, 5 }, "creates what revision 4 left there"},
+		"missing object": {func(s *store) { s.objects = nil }, "which is not there"},
+		"undead object": {func(s *store) {
+			s.objects = append(s.objects, bObject())
+		}, "it deleted, but which is there"},
+		"wrong predecessor": {func(s *store) { s.changes[3].Replaces = 4 }, "the change before is 5"},
+		"created twice": {func(s *store) {
+			s.changes[2].Op, s.changes[2].Replaces, s.changes[2].Created = sqlstore.Create, 0, 5
+		}, "creates what revision 4 left there"},
 		"value lost":          {func(s *store) { s.changes[2].Value = nil }, "lacks the value"},
 		"object left behind":  {func(s *store) { s.objects[0].Revision = 1 }, "an object that is at revision 1"},
 		"beyond the last one": {func(s *store) { s.Revision = 5 }, "beyond the last revision"},
@@ -85,7 +91,8 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 		header, objects, changes := sound()
 		s := &store{&header, objects, changes}
 		test.breakIt(s)
-		result, err := status.Check(sqlstore.Snapshot{Header: header, Objects: rows(s.objects), Changes: rows(s.changes)}, nil)
+		result, err := status.Check(sqlstore.Snapshot{Header: header, Objects: rows(s.objects), Changes: rows(s.changes)},
+			nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -106,13 +113,15 @@ func bObject() *sqlstore.ObjectRow {
 func TestCheck_CustomResources(t *testing.T) {
 	t.Parallel()
 	row := func(key sqlstore.Key, revision int64, value string) *sqlstore.ObjectRow {
-		return &sqlstore.ObjectRow{Record: sqlstore.Record{Key: key, Created: revision, Revision: revision, Value: []byte(value)}}
+		return &sqlstore.ObjectRow{Record: sqlstore.Record{Key: key, Created: revision, Revision: revision,
+			Value: []byte(value)}}
 	}
 	widget := sqlstore.Key{Group: "g", Resource: "widgets", Owner: sqlstore.Custom, Name: "w"}
 	value := `{"apiVersion":"g/v1","kind":"Widget","metadata":{"name":"w"}}`
 	definition := sqlstore.Key{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Name: "widgets.g"}
 	define := func(version string) *sqlstore.ObjectRow {
-		return row(definition, 2, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.g"},"spec":{"group":"g","versions":[{"name":"`+version+`"}]}}`)
+		return row(definition, 2,
+			`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"widgets.g"},"spec":{"group":"g","versions":[{"name":"`+version+`"}]}}`)
 	}
 	for want, objects := range map[string][]*sqlstore.ObjectRow{
 		"":                   {define("v1"), row(widget, 1, value)},
@@ -122,7 +131,8 @@ func TestCheck_CustomResources(t *testing.T) {
 		result, err := status.Check(sqlstore.Snapshot{
 			Header: sqlstore.Header{Revision: 2, Compacted: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
 		}, nil)
-		if text := fmt.Sprint(result.Findings); err != nil || (want == "") != (len(result.Findings) == 0) || !strings.Contains(text, want) {
+		if text := fmt.Sprint(result.Findings); err != nil || (want == "") != (len(result.Findings) == 0) ||
+			!strings.Contains(text, want) {
 			t.Errorf("want %q: %v %s", want, err, text)
 		}
 	}
@@ -140,9 +150,11 @@ func TestCheck_ClusterIPsOfOldServices(t *testing.T) {
 		service := sqlstore.Key{Resource: "services", Namespace: "n", Name: "s"}
 		address := sqlstore.Key{Group: "networking.k8s.io", Resource: "ipaddresses", Name: ip}
 		objects := []*sqlstore.ObjectRow{
-			{Record: sqlstore.Record{Key: address, Created: 1, Revision: 1, Value: []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"IPAddress","metadata":{"name":"` + ip +
-				`"},"spec":{"parentRef":{"resource":"services","namespace":"n","name":"s"}}}`)}},
-			{Record: sqlstore.Record{Key: service, Created: 2, Revision: 2, Value: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"s","namespace":"n"},"spec":` + spec + `}`)}},
+			{Record: sqlstore.Record{Key: address, Created: 1, Revision: 1,
+				Value: []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"IPAddress","metadata":{"name":"` + ip +
+					`"},"spec":{"parentRef":{"resource":"services","namespace":"n","name":"s"}}}`)}},
+			{Record: sqlstore.Record{Key: service, Created: 2, Revision: 2,
+				Value: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"s","namespace":"n"},"spec":` + spec + `}`)}},
 		}
 		result, err := status.Check(sqlstore.Snapshot{
 			Header: sqlstore.Header{Revision: 2, Compacted: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
@@ -161,7 +173,8 @@ func TestCheck_GoesOnAfterDamagedRows(t *testing.T) {
 	a, _ := pod("a", "ua")
 	b, _ := pod("b", "ub")
 	damaged := func(k sqlstore.Key, reason string) *sqlstore.DamagedRow {
-		return &sqlstore.DamagedRow{Finding: sqlstore.Finding{Row: k.Display(), Reason: reason}, Key: k, Revision: changes[2].Revision}
+		return &sqlstore.DamagedRow{Finding: sqlstore.Finding{Row: k.Display(), Reason: reason}, Key: k,
+			Revision: changes[2].Revision}
 	}
 	result, err := status.Check(sqlstore.Snapshot{
 		Header:  header,
@@ -171,7 +184,8 @@ func TestCheck_GoesOnAfterDamagedRows(t *testing.T) {
 		},
 	}, nil)
 	want := "[pods n/a: object pods n/b: change]"
-	if got := fmt.Sprint(result.Findings); err != nil || got != want || result.FindingCount != 2 || result.Changes != 3 || !result.Damaged || result.MissingUpTo != 0 {
+	if got := fmt.Sprint(result.Findings); err != nil || got != want || result.FindingCount != 2 || result.Changes != 3 ||
+		!result.Damaged || result.MissingUpTo != 0 {
 		t.Errorf("%v %v, want %v", got, err, want)
 	}
 }

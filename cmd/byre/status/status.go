@@ -34,8 +34,8 @@ type Status struct {
 	// was read instead.
 	Server   *Server  `json:"server,omitempty"`
 	Database Database `json:"database"`
-	// Replicas are the servers that serve the database, by their identity Leases. Leaders are the holders of the other Leases in
-	// kube-system.
+	// Replicas are the servers that serve the database, by their identity Leases. Leaders are the holders of the other
+	// Leases in kube-system.
 	Replicas     []Lease                 `json:"replicas,omitempty"`
 	Leaders      []Lease                 `json:"leaders,omitempty"`
 	Certificates []pki.CertificateStatus `json:"certificates"`
@@ -117,7 +117,9 @@ const copyLag = time.Minute
 func (s *Status) addCopy(c Copy) {
 	s.Database.Copies = append(s.Database.Copies, c)
 	if lag := time.Duration(c.LagSeconds) * time.Second; lag > copyLag {
-		s.Alarms = append(s.Alarms, fmt.Sprintf("the copy at %s is %s behind: see whether it can be reached and written, and the server's log", c.Destination, lag))
+		s.Alarms = append(s.Alarms,
+			fmt.Sprintf("the copy at %s is %s behind: see whether it can be reached and written, and the server's log",
+				c.Destination, lag))
 	}
 }
 
@@ -163,7 +165,8 @@ func (s *Status) AddCertificates(certificates pki.Status) {
 		case c.ExternallyManaged:
 			next = "renew it where its key is kept"
 		}
-		s.Alarms = append(s.Alarms, fmt.Sprintf("the certificate %s ends on %s: %s", c.Name, c.ExpirationDate.Format(time.DateOnly), next))
+		s.Alarms = append(s.Alarms,
+			fmt.Sprintf("the certificate %s ends on %s: %s", c.Name, c.ExpirationDate.Format(time.DateOnly), next))
 	}
 }
 
@@ -191,7 +194,8 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 	server := client.Discovery()
 	var version apiversion.Info
 	response := server.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx) // a standby asks for retries
-	if err := response.Error(); err != nil {                                        // which has the message of the server's Status, unlike that of Raw
+	// which has the message of the server's Status, unlike that of Raw
+	if err := response.Error(); err != nil {
 		return Status{}, err
 	}
 	body, err := response.Raw()
@@ -215,7 +219,8 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 	requests.Go(func() {
 		// Resource version 0 lets the server answer from its watch cache, also while its
 		// database does not answer.
-		leases, leasesErr = client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		leases, leasesErr = client.CoordinationV1().Leases(metav1.NamespaceSystem).List(ctx,
+			metav1.ListOptions{ResourceVersion: "0"})
 	})
 	requests.Wait()
 	s.addReadiness(checks, readyErr, func(check string) string {
@@ -240,7 +245,8 @@ func Read(ctx context.Context, config *rest.Config, now time.Time) (Status, erro
 // addMissing adds an alarm for a part that the server did not tell.
 func (s *Status) addMissing(part, request string, err error) {
 	if err != nil {
-		s.Alarms = append(s.Alarms, fmt.Sprintf("%s are not known, because the server did not answer %s (%v): see its log", part, request, err))
+		s.Alarms = append(s.Alarms,
+			fmt.Sprintf("%s are not known, because the server did not answer %s (%v): see its log", part, request, err))
 	}
 }
 
@@ -309,8 +315,9 @@ func (s *Status) addMetrics(text []byte) error {
 			"deletes fail too when the disk is full: free space on the file system, and start byre again")
 	}
 	if sum(families["byre_store_refused_primaries"], "", "") > 0 {
-		s.Alarms = append(s.Alarms, "two primaries: a PostgreSQL server in whose place a standby was promoted takes writes again, and this "+
-			"server does not follow it: stop it and make it a standby (pg_rewind); the server's log names it")
+		s.Alarms = append(s.Alarms,
+			"two primaries: a PostgreSQL server in whose place a standby was promoted takes writes again, and this "+
+				"server does not follow it: stop it and make it a standby (pg_rewind); the server's log names it")
 	}
 	for _, backup := range families["byre_store_last_backup_timestamp_seconds"].GetMetric() {
 		revision, err := strconv.ParseInt(label(backup, "revision"), 10, 64)
@@ -318,7 +325,8 @@ func (s *Status) addMetrics(text []byte) error {
 			return err
 		}
 		d.LastBackup = &sqlstore.LastBackup{
-			Time: time.Unix(int64(backup.GetGauge().GetValue()), 0).UTC(), Revision: revision, Location: label(backup, "location"),
+			Time: time.Unix(int64(backup.GetGauge().GetValue()), 0).UTC(), Revision: revision,
+			Location: label(backup, "location"),
 		}
 	}
 	for _, fork := range families["byre_store_fork_timestamp_seconds"].GetMetric() {
@@ -340,10 +348,12 @@ func (s *Status) addMetrics(text []byte) error {
 	}
 	for _, copied := range families["byre_lease_standby_revision"].GetMetric() {
 		d.Standby = &Standby{
-			Name: label(copied, "standby"), Revision: int64(copied.GetGauge().GetValue()), AgeSeconds: sum(families["byre_lease_standby_age_seconds"], "", ""),
+			Name: label(copied, "standby"), Revision: int64(copied.GetGauge().GetValue()),
+			AgeSeconds: sum(families["byre_lease_standby_age_seconds"], "", ""),
 		}
 		if age := time.Duration(d.Standby.AgeSeconds) * time.Second; age > copyLag {
-			s.Alarms = append(s.Alarms, fmt.Sprintf("the standby %s has not told of its copy for %s: see its log", d.Standby.Name, age))
+			s.Alarms = append(s.Alarms,
+				fmt.Sprintf("the standby %s has not told of its copy for %s: see its log", d.Standby.Name, age))
 		}
 	}
 	for _, info := range families["byre_store_info"].GetMetric() {

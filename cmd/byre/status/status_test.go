@@ -77,7 +77,8 @@ func read(t *testing.T, answers map[string]string) (Status, error) {
 
 func healthy() map[string]string {
 	return map[string]string{
-		"/version": `{"gitVersion":"v1.37.2"}`, "/metrics": metrics, "/readyz": "ok", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases": leases,
+		"/version": `{"gitVersion":"v1.37.2"}`, "/metrics": metrics, "/readyz": "ok",
+		"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases": leases,
 	}
 }
 
@@ -90,9 +91,12 @@ func TestRead_OfAHealthyServer(t *testing.T) {
 	}
 	at := time.Unix(1796100000, 0).UTC()
 	want := Database{
-		Kind: "postgres", Address: "byre at db", Schema: 12, SizeBytes: 4096, Revision: 4711, CompactedRevision: 11, Retention: "1h0m0s", RetentionChanges: "100",
-		QuotaBytes: 1 << 30, UsedBytes: 2048, LastBackup: &sqlstore.LastBackup{Time: at, Revision: 4700, Location: "/backup/a.zst"},
-		Copies:      []Copy{{Destination: "s3://a", LastSuccess: at}, {Destination: "s3://b", LagSeconds: 61}, {Destination: "s3://c", LagSeconds: 60}},
+		Kind: "postgres", Address: "byre at db", Schema: 12, SizeBytes: 4096, Revision: 4711, CompactedRevision: 11,
+		Retention: "1h0m0s", RetentionChanges: "100",
+		QuotaBytes: 1 << 30, UsedBytes: 2048,
+		LastBackup: &sqlstore.LastBackup{Time: at, Revision: 4700, Location: "/backup/a.zst"},
+		Copies: []Copy{{Destination: "s3://a", LastSuccess: at}, {Destination: "s3://b", LagSeconds: 61},
+			{Destination: "s3://c", LagSeconds: 60}},
 		LeaseHolder: "a", LeaseSince: at,
 	}
 	if !reflect.DeepEqual(s.Database, want) {
@@ -101,10 +105,12 @@ func TestRead_OfAHealthyServer(t *testing.T) {
 	if s.Server.Version != "v1.37.2" || !s.Server.Ready || s.Server.Watchers != 5 {
 		t.Errorf("the server is %+v", s.Server)
 	}
-	if len(s.Replicas) != 2 || s.Replicas[0].Expired || s.Replicas[0].Host != "one" || !s.Replicas[1].Expired || s.Replicas[1].Host != "two" {
+	if len(s.Replicas) != 2 || s.Replicas[0].Expired || s.Replicas[0].Host != "one" || !s.Replicas[1].Expired ||
+		s.Replicas[1].Host != "two" {
 		t.Errorf("the replicas are %+v", s.Replicas)
 	}
-	if l := s.Leaders; len(l) != 2 || l[0].Name != "controllers" || l[0].Host != "two" || l[0].Expired || l[1].Name != "scheduler" || l[1].Host != "" || !l[1].Expired {
+	if l := s.Leaders; len(l) != 2 || l[0].Name != "controllers" || l[0].Host != "two" || l[0].Expired ||
+		l[1].Name != "scheduler" || l[1].Host != "" || !l[1].Expired {
 		t.Errorf("the leaders are %+v", s.Leaders)
 	}
 	if len(s.Alarms) != 1 || !strings.HasPrefix(s.Alarms[0], "the copy at s3://b is 1m1s behind: ") {
@@ -120,8 +126,10 @@ func TestRead_SaysWhatIsMissing(t *testing.T) {
 		alarms []string
 	}{
 		"/metrics": {"500 no", []string{"database and history are not known, because the server did not answer /metrics ("}},
-		"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases": {"500 no", []string{"replicas and leaders are not known, because the server did not answer the list of Leases ("}},
-		"/readyz": {"500 [+]ping ok\n[-]database-quota failed: reason withheld\n[-]database failed\nreadyz check failed\n", []string{"the server is not ready: database-quota, database: see its log"}},
+		"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases": {"500 no",
+			[]string{"replicas and leaders are not known, because the server did not answer the list of Leases ("}},
+		"/readyz": {"500 [+]ping ok\n[-]database-quota failed: reason withheld\n[-]database failed\nreadyz check failed\n",
+			[]string{"the server is not ready: database-quota, database: see its log"}},
 	} {
 		answers := healthy()
 		answers[path] = test.answer
@@ -133,14 +141,18 @@ func TestRead_SaysWhatIsMissing(t *testing.T) {
 		if len(s.Alarms) != len(test.alarms) || !strings.HasPrefix(s.Alarms[0], test.alarms[0]) {
 			t.Errorf("without %s the alarms are %q", path, s.Alarms)
 		}
-		if isReady, isKnown, hasLeases := s.Server.Ready, s.Database.Revision > 0, len(s.Replicas) > 0; isReady != (path != "/readyz") || isKnown != (path != "/metrics") || hasLeases != !strings.Contains(path, "leases") {
+		if isReady, isKnown, hasLeases := s.Server.Ready, s.Database.Revision > 0,
+			len(s.Replicas) > 0; isReady != (path != "/readyz") || isKnown != (path != "/metrics") ||
+			hasLeases != !strings.Contains(path, "leases") {
 			t.Errorf("without %s the status is %+v", path, s)
 		}
 	}
-	for _, broken := range []string{"byre_store_info{", "byre_store_info{schema=\"x\"} 1\n", "# TYPE byre_store_fork_timestamp_seconds gauge\nbyre_store_fork_timestamp_seconds{revision=\"\"} 1\n"} {
+	for _, broken := range []string{"byre_store_info{", "byre_store_info{schema=\"x\"} 1\n",
+		"# TYPE byre_store_fork_timestamp_seconds gauge\nbyre_store_fork_timestamp_seconds{revision=\"\"} 1\n"} {
 		answers := healthy()
 		answers["/metrics"] = "# TYPE byre_store_info gauge\n" + broken
-		if s, err := read(t, answers); err != nil || len(s.Alarms) == 0 || !strings.Contains(s.Alarms[0], "did not answer /metrics") {
+		if s, err := read(t, answers); err != nil || len(s.Alarms) == 0 ||
+			!strings.Contains(s.Alarms[0], "did not answer /metrics") {
 			t.Errorf("metrics that can't be read: %q, %v", s.Alarms, err)
 		}
 	}
@@ -155,9 +167,12 @@ func TestRead_SaysWhatIsMissing(t *testing.T) {
 func TestRead_RaisesAlarms(t *testing.T) {
 	t.Parallel()
 	answers := healthy()
-	answers["/metrics"] = "# TYPE byre_store_quota_exceeded gauge\nbyre_store_quota_exceeded 1\n# TYPE byre_store_fork_timestamp_seconds gauge\nbyre_store_fork_timestamp_seconds{revision=\"9\"} 1.7961e+09\n"
+	answers["/metrics"] =
+		"# TYPE byre_store_quota_exceeded gauge\nbyre_store_quota_exceeded 1\n# TYPE byre_store_fork_timestamp_seconds gauge\nbyre_store_fork_timestamp_seconds{revision=\"9\"} 1.7961e+09\n"
 	s, err := read(t, answers)
-	if err != nil || len(s.Alarms) != 1 || !strings.HasPrefix(s.Alarms[0], `the database has reached its quota: delete objects and run "byre compact --keep 0"`) {
+	if err != nil || len(s.Alarms) != 1 ||
+		!strings.HasPrefix(s.Alarms[0],
+			`the database has reached its quota: delete objects and run "byre compact --keep 0"`) {
 		t.Errorf("the alarms are %q, %v", s.Alarms, err)
 	}
 	if f := s.Database.Fork; f == nil || f.Revision != 9 {
@@ -175,7 +190,8 @@ func TestAddCertificates_SaysWhatToDo(t *testing.T) {
 	external.ExternallyManaged, missing.Missing = true, true
 	s := Status{Alarms: []string{}}
 	s.AddCertificates(pki.Status{
-		Certificates:           []pki.CertificateStatus{certificate("apiserver", "ca", 30), certificate("fresh", "ca", 31), external, missing},
+		Certificates: []pki.CertificateStatus{certificate("apiserver", "ca", 30), certificate("fresh", "ca", 31),
+			external, missing},
 		CertificateAuthorities: []pki.CertificateStatus{certificate("ca", "", 1)},
 	})
 	var got []string
@@ -184,7 +200,8 @@ func TestAddCertificates_SaysWhatToDo(t *testing.T) {
 		got = append(got, strings.Fields(alarm)[2]+": "+next)
 	}
 	if want := []string{
-		`apiserver: run "byre certs renew apiserver"`, "external: renew it where its key is kept", "ca: add another CA to --client-ca-file, and issue certificates by it",
+		`apiserver: run "byre certs renew apiserver"`, "external: renew it where its key is kept",
+		"ca: add another CA to --client-ca-file, and issue certificates by it",
 	}; !slices.Equal(got, want) || len(s.Certificates) != 5 {
 		t.Errorf("%d certificates, the alarms are %q", len(s.Certificates), got)
 	}
@@ -194,7 +211,8 @@ func TestAddCertificates_SaysWhatToDo(t *testing.T) {
 func TestAddBackup_OfNone(t *testing.T) {
 	t.Parallel()
 	var d Database
-	if err := d.AddBackup(sqlstore.LastBackup{}, fmt.Errorf("it: %w", sqlstore.ErrNotFound)); err != nil || d.LastBackup != nil {
+	if err := d.AddBackup(sqlstore.LastBackup{}, fmt.Errorf("it: %w", sqlstore.ErrNotFound)); err != nil ||
+		d.LastBackup != nil {
 		t.Errorf("%+v, %v", d.LastBackup, err)
 	}
 	if err := d.AddBackup(sqlstore.LastBackup{}, sqlstore.ErrUnavailable); err == nil || d.LastBackup != nil {
@@ -210,16 +228,20 @@ func TestRead_TellsOfTheDisk(t *testing.T) {
 	t.Parallel()
 	answers := map[string]string{
 		"/version": `{"gitVersion": "v1.37.2"}`,
-		"/metrics": gauges("byre_store_disk_free_bytes 31457280", "byre_store_wal_bytes 222298112", "byre_store_wal_limit_bytes 67108864",
-			"byre_store_wal_reader_seconds 32.5", "byre_store_disk_reserve_missing 1", `byre_store_info{kind="sqlite",database="/data/byre.db",schema="9"} 1`),
+		"/metrics": gauges("byre_store_disk_free_bytes 31457280", "byre_store_wal_bytes 222298112",
+			"byre_store_wal_limit_bytes 67108864",
+			"byre_store_wal_reader_seconds 32.5", "byre_store_disk_reserve_missing 1",
+			`byre_store_info{kind="sqlite",database="/data/byre.db",schema="9"} 1`),
 		"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases": `{"items": []}`,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/readyz":
-			http.Error(w, "[+]ping ok\n[-]etcd-readiness failed: reason withheld\nreadyz check failed", http.StatusInternalServerError)
+			http.Error(w, "[+]ping ok\n[-]etcd-readiness failed: reason withheld\nreadyz check failed",
+				http.StatusInternalServerError)
 		case "/readyz/etcd-readiness":
-			http.Error(w, "internal server error: the disk is full: 30 MiB are free, and 36 MiB must be", http.StatusInternalServerError)
+			http.Error(w, "internal server error: the disk is full: 30 MiB are free, and 36 MiB must be",
+				http.StatusInternalServerError)
 		default:
 			if !strings.HasPrefix(r.URL.Path, "/metrics") {
 				w.Header().Set("Content-Type", "application/json")
@@ -246,7 +268,9 @@ func TestRead_TellsOfTheDisk(t *testing.T) {
 func gauges(lines ...string) string {
 	var text strings.Builder
 	for _, line := range lines {
-		fmt.Fprintf(&text, "# TYPE %s gauge\n%s\n", strings.FieldsFunc(line, func(r rune) bool { return r == '{' || r == ' ' })[0], line)
+		fmt.Fprintf(&text, "# TYPE %s gauge\n%s\n", strings.FieldsFunc(line, func(r rune) bool {
+			return r == '{' || r == ' '
+		})[0], line)
 	}
 	return text.String()
 }
@@ -255,7 +279,8 @@ func TestRead_SaysTwoPrimaries(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]int{"0": 0, "1": 1} {
 		s := Status{Server: &Server{}}
-		if err := s.addMetrics([]byte("# TYPE byre_store_refused_primaries gauge\nbyre_store_refused_primaries " + value + "\n")); err != nil {
+		if err := s.addMetrics([]byte("# TYPE byre_store_refused_primaries gauge\nbyre_store_refused_primaries " + value +
+			"\n")); err != nil {
 			t.Fatal(err)
 		}
 		if len(s.Alarms) != want || want > 0 && !strings.Contains(s.Alarms[0], "two primaries") {
@@ -273,9 +298,11 @@ byre_lease_acquired_timestamp_seconds{holder="one-A",generation="3"} 1.7e+09
 	const gauges = info + "# TYPE byre_lease_standby_revision gauge\n# TYPE byre_lease_standby_age_seconds gauge\n"
 	alone, followed, lost := Status{Server: &Server{}}, Status{Server: &Server{}}, Status{Server: &Server{}}
 	for s, text := range map[*Status]string{
-		&alone:    info,
-		&followed: gauges + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 3.2\n",
-		&lost:     gauges + "byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 95\n",
+		&alone: info,
+		&followed: gauges +
+			"byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 3.2\n",
+		&lost: gauges +
+			"byre_lease_standby_revision{standby=\"two-B\"} 231\nbyre_lease_standby_age_seconds{standby=\"two-B\"} 95\n",
 	} {
 		if err := s.addMetrics([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -284,7 +311,8 @@ byre_lease_acquired_timestamp_seconds{holder="one-A",generation="3"} 1.7e+09
 	if alone.Database.Standby != nil || alone.Database.LeaseHolder != "one-A" {
 		t.Errorf("without a standby: %+v", alone.Database)
 	}
-	if got := followed.Database.Standby; got == nil || *got != (Standby{Name: "two-B", Revision: 231, AgeSeconds: 3}) || len(followed.Alarms) > 0 {
+	if got := followed.Database.Standby; got == nil || *got != (Standby{Name: "two-B", Revision: 231, AgeSeconds: 3}) ||
+		len(followed.Alarms) > 0 {
 		t.Errorf("with a standby: %+v, %q", got, followed.Alarms)
 	}
 	if len(lost.Alarms) != 1 || !strings.Contains(lost.Alarms[0], "the standby two-B has not told of its copy for 1m35s") {

@@ -104,8 +104,8 @@ func read(at objectKey, value []byte) (*object, error) {
 	return o, o.checkName(accessor.GetNamespace(), accessor.GetName())
 }
 
-// decode decodes a value to what byre will have of it. Protobuf tells values apart that JSON does not, such as bytes that are
-// missing and bytes that are empty.
+// decode decodes a value to what byre will have of it. Protobuf tells values apart that JSON does not, such as bytes
+// that are missing and bytes that are empty.
 func decode(codec runtime.Codec, value []byte) (runtime.Object, error) {
 	object, err := runtime.Decode(codec, value)
 	if err != nil || bytes.HasPrefix(value, []byte("{")) {
@@ -364,14 +364,18 @@ func nameIn(k sqlstore.Key) string {
 // server, but the transformers, which are those of storage.Backend. It fails if a server could not read
 // the object: the value cannot be decrypted with the keys of its resource and its path, or the result
 // cannot be decoded.
-func NewOpener(ctx context.Context, transformers func(schema.GroupResource) value.Transformer) (func(key sqlstore.Key, stored []byte) ([]byte, error), error) {
+func NewOpener(
+	ctx context.Context, transformers func(schema.GroupResource) value.Transformer,
+) (func(key sqlstore.Key, stored []byte) ([]byte, error), error) {
 	table, err := newTable(DefaultPrefix)
 	return func(key sqlstore.Key, stored []byte) ([]byte, error) {
 		return table.open(ctx, transformers, key, stored)
 	}, err
 }
 
-func (t *table) open(ctx context.Context, transformers func(schema.GroupResource) value.Transformer, key sqlstore.Key, stored []byte) ([]byte, error) {
+func (t *table) open(
+	ctx context.Context, transformers func(schema.GroupResource) value.Transformer, key sqlstore.Key, stored []byte,
+) ([]byte, error) {
 	path, resource, reason, err := t.key(key)
 	if err != nil {
 		return nil, err
@@ -379,7 +383,8 @@ func (t *table) open(ctx context.Context, transformers func(schema.GroupResource
 	if reason != "" { // a stock server stores it elsewhere, or not at all
 		path = t.prefix + key.Resource + "/" + nameIn(key)
 	}
-	data, err := storage.Decrypt(ctx, transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource}), stored, path)
+	data, err := storage.Decrypt(ctx, transformers(schema.GroupResource{Group: key.Group, Resource: key.Resource}), stored,
+		path)
 	if err != nil {
 		return nil, fmt.Errorf("does not decrypt: %w", err)
 	}

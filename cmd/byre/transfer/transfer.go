@@ -115,7 +115,8 @@ func unknownKeys(keys []string, more int) error {
 	if more > 0 {
 		also = fmt.Sprintf(" and %d more", more)
 	}
-	return fmt.Errorf("of no resource that this version knows: %s%s; leave them out with --skip-prefix, or upgrade the cluster to this version first",
+	return fmt.Errorf(
+		"of no resource that this version knows: %s%s; leave them out with --skip-prefix, or upgrade the cluster to this version first",
 		strings.Join(keys, ", "), also)
 }
 
@@ -150,7 +151,8 @@ func (t *Translator) checkEncrypted(o *object) error {
 	if !o.isEncrypted || t.table.prefix == DefaultPrefix+"/" {
 		return nil
 	}
-	return fmt.Errorf("it is encrypted for a key below %s, and byre's are below %s/: give its resource the provider identity at the source and write it again there, before another try",
+	return fmt.Errorf(
+		"it is encrypted for a key below %s, and byre's are below %s/: give its resource the provider identity at the source and write it again there, before another try",
 		t.table.prefix, DefaultPrefix)
 }
 
@@ -325,7 +327,8 @@ func (s *Summary) Hash() string {
 
 func (s *Summary) sorted() []owned {
 	return slices.SortedFunc(maps.Keys(s.resources), func(a, b owned) int {
-		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource), cmp.Compare(a.owner, b.owner))
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource),
+			cmp.Compare(a.owner, b.owner))
 	})
 }
 

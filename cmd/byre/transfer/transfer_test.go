@@ -70,7 +70,8 @@ func inProtobuf(t *testing.T, object runtime.Object) []byte {
 	}
 	object.GetObjectKind().SetGroupVersionKind(kinds[0])
 	var out bytes.Buffer
-	if err := legacyscheme.Codecs.EncoderForVersion(info.Serializer, kinds[0].GroupVersion()).Encode(object, &out); err != nil {
+	if err := legacyscheme.Codecs.EncoderForVersion(info.Serializer, kinds[0].GroupVersion()).Encode(object,
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
@@ -103,13 +104,14 @@ func rowsOf(t *testing.T, translator *Translator, from source) []*sqlstore.Objec
 }
 
 func snapshotOf(rows []*sqlstore.ObjectRow) sqlstore.Snapshot {
-	return sqlstore.Snapshot{Header: sqlstore.Header{Revision: 7}, Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
-		for _, row := range slices.Backward(rows) {
-			if !yield(row, nil) {
-				return
+	return sqlstore.Snapshot{Header: sqlstore.Header{Revision: 7},
+		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
+			for _, row := range slices.Backward(rows) {
+				if !yield(row, nil) {
+					return
+				}
 			}
-		}
-	}}
+		}}
 }
 
 func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
@@ -120,13 +122,16 @@ func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found.Objects() != 3 || found.Resources() != 3 || found.Encrypted != 1 || len(found.LeftOut) != 3 {
-		t.Errorf("found %d objects of %d resources, %d encrypted, left out %v", found.Objects(), found.Resources(), found.Encrypted, found.LeftOut)
+		t.Errorf("found %d objects of %d resources, %d encrypted, left out %v", found.Objects(), found.Resources(),
+			found.Encrypted, found.LeftOut)
 	}
 	rows := rowsOf(t, translator, from)
 	var stored []string
 	for _, r := range rows {
-		stored = append(stored, fmt.Sprintf("%s/%s %s %s/%s uid %s, %d-%d, expires %v: %s", r.Group, r.Resource, r.Owner, r.Namespace, r.Name, r.UID, r.Created, r.Revision,
-			!r.Expires.IsZero(), r.Value))
+		stored = append(stored,
+			fmt.Sprintf("%s/%s %s %s/%s uid %s, %d-%d, expires %v: %s", r.Group, r.Resource, r.Owner, r.Namespace, r.Name, r.UID,
+				r.Created, r.Revision,
+				!r.Expires.IsZero(), r.Value))
 	}
 	for i, want := range []string{
 		`/pods builtin ns/p uid uid-of-pod, 2-3, expires true: {"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"ns"`,
@@ -157,7 +162,8 @@ func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
 		got := back[i]
 		// The value of the Pod is not compared: byre sets defaults when it stores one, as
 		// any server does.
-		if got.Key != want.Key || got.Created != want.Created || got.Revision != want.Revision || (got.TTL > 0) != (want.TTL > 0) {
+		if got.Key != want.Key || got.Created != want.Created || got.Revision != want.Revision ||
+			(got.TTL > 0) != (want.TTL > 0) {
 			t.Errorf("%v comes back as %v", want, got)
 		}
 	}
@@ -166,22 +172,26 @@ func TestTransfer_RoundTripKeepsObjects(t *testing.T) {
 	}
 }
 
-// TestTransfer_KeepsWhatJSONWritesOtherwise: protobuf tells values apart that are one in JSON, and the copy equals its source
-// nevertheless.
+// TestTransfer_KeepsWhatJSONWritesOtherwise: protobuf tells values apart that are one in JSON, and the copy equals its
+// source nevertheless.
 func TestTransfer_KeepsWhatJSONWritesOtherwise(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Namespace: "ns", Name: "o"}
 	none, equivalent := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Equivalent
 	for key, object := range map[string]runtime.Object{
-		"validatingwebhookconfigurations/o": &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "o"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "a.b.c", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://a"), CABundle: []byte{}},
-			SideEffects: &none, MatchPolicy: &equivalent, AdmissionReviewVersions: []string{"v1"},
-		}}},
-		"events/ns/o":              &corev1.Event{ObjectMeta: meta, Message: "cut inside of a character: \xe2\x82"},
-		"controllerrevisions/ns/o": &appsv1.ControllerRevision{ObjectMeta: meta, Data: runtime.RawExtension{Raw: []byte(`{"a": "<"}`)}},
-		"leases/ns/o":              &coordinationv1.Lease{ObjectMeta: meta, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{}}},
+		"validatingwebhookconfigurations/o": &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "o"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "a.b.c", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://a"), CABundle: []byte{}},
+				SideEffects: &none, MatchPolicy: &equivalent, AdmissionReviewVersions: []string{"v1"},
+			}}},
+		"events/ns/o": &corev1.Event{ObjectMeta: meta, Message: "cut inside of a character: \xe2\x82"},
+		"controllerrevisions/ns/o": &appsv1.ControllerRevision{ObjectMeta: meta,
+			Data: runtime.RawExtension{Raw: []byte(`{"a": "<"}`)}},
+		"leases/ns/o": &coordinationv1.Lease{ObjectMeta: meta,
+			Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{}}},
 	} {
-		translator, from := newTranslator(t), source{{Key: "/registry/" + key, Value: inProtobuf(t, object), Created: 1, Revision: 1}}
+		translator, from := newTranslator(t),
+			source{{Key: "/registry/" + key, Value: inProtobuf(t, object), Created: 1, Revision: 1}}
 		found, err := translator.Summarize(t.Context(), from)
 		if err != nil {
 			t.Errorf("%s: %v", key, err)
@@ -205,10 +215,13 @@ func TestSummary_TellsAnyDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func([]*sqlstore.ObjectRow) []*sqlstore.ObjectRow{
-		"a row is lost":    func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { return rows[1:] },
-		"a revision":       func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { rows[1].Revision++; return rows },
-		"a creation":       func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { rows[0].Created--; return rows },
-		"an expiry":        func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { rows[0].Expires = time.Time{}; return rows },
+		"a row is lost": func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { return rows[1:] },
+		"a revision":    func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { rows[1].Revision++; return rows },
+		"a creation":    func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow { rows[0].Created--; return rows },
+		"an expiry": func(rows []*sqlstore.ObjectRow) []*sqlstore.ObjectRow {
+			rows[0].Expires = time.Time{}
+			return rows
+		},
 		"an object's spec": replaceIn(0, `"nodeName":"node"`, `"nodeName":"other"`),
 		"an instance":      replaceIn(1, `1.50`, `1.5`),
 		"a cipher text":    replaceIn(2, `AP8=`, `AP4=`),
@@ -246,14 +259,20 @@ func TestSummarize_Refuses(t *testing.T) {
 		kv   etcd.KeyValue
 		want string
 	}{
-		"a resource that was removed":       {etcd.KeyValue{Key: "/registry/podsecuritypolicy/p", Value: []byte("k8s\x00")}, "/registry/podsecuritypolicy/p; leave them out with --skip-prefix"},
-		"a key without a name":              {etcd.KeyValue{Key: "/registry/namespaces/"}, "of no resource"},
-		"a key below a name":                {etcd.KeyValue{Key: "/registry/pods/ns/p/q"}, "of no resource"},
-		"another program's below the group": {etcd.KeyValue{Key: "/registry/a.example.com/b.example.com/flunders/ns/f"}, "of no resource"},
-		"what can't be decoded":             {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: []byte("moo")}, "/registry/pods/ns/q at revision 8: "},
-		"an object under another name":      {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: pod(t, "p")}, "another namespace or name"},
-		"an instance that is no JSON":       {etcd.KeyValue{Key: "/registry/example.com/widgets/ns/q", Value: []byte("moo")}, "not JSON"},
-		"a second key of one transaction":   {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: pod(t, "q"), Revision: 7}, "a transaction that wrote another key too, at revision 7"},
+		"a resource that was removed": {etcd.KeyValue{Key: "/registry/podsecuritypolicy/p", Value: []byte("k8s\x00")},
+			"/registry/podsecuritypolicy/p; leave them out with --skip-prefix"},
+		"a key without a name": {etcd.KeyValue{Key: "/registry/namespaces/"}, "of no resource"},
+		"a key below a name":   {etcd.KeyValue{Key: "/registry/pods/ns/p/q"}, "of no resource"},
+		"another program's below the group": {etcd.KeyValue{Key: "/registry/a.example.com/b.example.com/flunders/ns/f"},
+			"of no resource"},
+		"what can't be decoded": {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: []byte("moo")},
+			"/registry/pods/ns/q at revision 8: "},
+		"an object under another name": {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: pod(t, "p")},
+			"another namespace or name"},
+		"an instance that is no JSON": {etcd.KeyValue{Key: "/registry/example.com/widgets/ns/q", Value: []byte("moo")},
+			"not JSON"},
+		"a second key of one transaction": {etcd.KeyValue{Key: "/registry/pods/ns/q", Value: pod(t, "q"), Revision: 7},
+			"a transaction that wrote another key too, at revision 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -277,7 +296,8 @@ func TestSummarize_Refuses(t *testing.T) {
 func TestSummarize_RefusesEncryptedValuesOfAnotherPrefix(t *testing.T) {
 	t.Parallel()
 	translator := newTranslator(t, func(o *Options) { o.Prefix = "/kubernetes.io" })
-	_, err := translator.Summarize(t.Context(), source{{Key: "/kubernetes.io/secrets/ns/s", Value: []byte("k8s:enc:aescbc:v1:key1:\x00"), Created: 1, Revision: 1}})
+	_, err := translator.Summarize(t.Context(),
+		source{{Key: "/kubernetes.io/secrets/ns/s", Value: []byte("k8s:enc:aescbc:v1:key1:\x00"), Created: 1, Revision: 1}})
 	if err == nil || !strings.Contains(err.Error(), "give its resource the provider identity") {
 		t.Errorf("the error is %v", err)
 	}
@@ -289,8 +309,9 @@ func TestTable_HasEveryResource(t *testing.T) {
 	t.Parallel()
 	table := newTranslator(t).table
 	for prefix, want := range map[string]string{
-		"services/specs": "services", "services/endpoints": "endpoints", "minions": "nodes", "controllers": "replicationcontrollers",
-		"ingress": "ingresses.networking.k8s.io", "leases": "leases.coordination.k8s.io", "events": "events",
+		"services/specs": "services", "services/endpoints": "endpoints", "minions": "nodes",
+		"controllers": "replicationcontrollers",
+		"ingress":     "ingresses.networking.k8s.io", "leases": "leases.coordination.k8s.io", "events": "events",
 		"apiregistration.k8s.io/apiservices":             "apiservices.apiregistration.k8s.io",
 		"apiextensions.k8s.io/customresourcedefinitions": "customresourcedefinitions.apiextensions.k8s.io",
 	} {

@@ -28,7 +28,9 @@ type EtcdObjectReader struct {
 
 // NewEtcdObjectReader returns a reader of the server whose data directory is the prefix of
 // the storage.
-func NewEtcdObjectReader(_ *clientv3.Client, restOptions *generic.RESTOptions, crd *apiextensionsv1.CustomResourceDefinition) *EtcdObjectReader {
+func NewEtcdObjectReader(
+	_ *clientv3.Client, restOptions *generic.RESTOptions, crd *apiextensionsv1.CustomResourceDefinition,
+) *EtcdObjectReader {
 	return &EtcdObjectReader{restOptions.StorageConfig.Prefix, crd}
 }
 
@@ -38,15 +40,18 @@ func GetEtcdClients(storagebackend.TransportConfig) (*clientv3.Client, clientv3.
 }
 
 // WaitForStorageVersion calls updateObjFn until the object is stored in the version.
-func (s *EtcdObjectReader) WaitForStorageVersion(version string, ns, name string, timeout time.Duration, updateObjFn func()) error {
-	return wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
-		stored, err := s.GetStoredCustomResource(ns, name)
-		if err != nil || stored.GroupVersionKind().Version == version {
-			return err == nil, err
-		}
-		updateObjFn()
-		return false, nil
-	})
+func (s *EtcdObjectReader) WaitForStorageVersion(
+	version string, ns, name string, timeout time.Duration, updateObjFn func(),
+) error {
+	return wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, timeout, true,
+		func(context.Context) (bool, error) {
+			stored, err := s.GetStoredCustomResource(ns, name)
+			if err != nil || stored.GroupVersionKind().Version == version {
+				return err == nil, err
+			}
+			updateObjFn()
+			return false, nil
+		})
 }
 
 const storedValue = `SELECT value FROM objects WHERE "group" = ? AND resource = ? AND defined_by = 'custom' AND namespace = ? AND name = ?`

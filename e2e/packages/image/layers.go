@@ -145,7 +145,8 @@ func archive(output, dir string, created time.Time) (err error) {
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: filepath.ToSlash(relative), Mode: 0o644, Size: int64(len(content)), ModTime: created, Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		header := &tar.Header{Name: filepath.ToSlash(relative), Mode: 0o644, Size: int64(len(content)), ModTime: created,
+			Typeflag: tar.TypeReg, Format: tar.FormatPAX}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}

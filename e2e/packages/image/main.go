@@ -79,14 +79,17 @@ func run(version, revision string, created time.Time, output string, programs []
 }
 
 // newImage returns the image of one platform.
-func newImage(platform v1.Platform, program string, created time.Time, base v1.Layer, labels map[string]string) (v1.Image, error) {
+func newImage(
+	platform v1.Platform, program string, created time.Time, base v1.Layer, labels map[string]string,
+) (v1.Image, error) {
 	layer, err := newProgramLayer(program, created)
 	if err != nil {
 		return nil, err
 	}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.Append(image,
-		mutate.Addendum{Layer: base, History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "certificates, user, directories"}},
+		mutate.Addendum{Layer: base,
+			History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "certificates, user, directories"}},
 		mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "byre"}},
 	)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 func main() {
 	known := map[string]programs.Program{
 		"byre": programs.Byre, "kubectl": programs.Kubectl, "kube-apiserver": programs.APIServer, "etcd": programs.Etcd,
-		"etcdutl": programs.Etcdutl, "helm": programs.Helm, "kine": programs.Kine, "kwok": programs.Kwok, "sample-apiserver": programs.Wardle,
+		"etcdutl": programs.Etcdutl, "helm": programs.Helm, "kine": programs.Kine, "kwok": programs.Kwok,
+		"sample-apiserver":        programs.Wardle,
 		"kube-controller-manager": programs.ControllerManager, "kube-scheduler": programs.Scheduler,
 	}
 	for _, name := range os.Args[1:] {

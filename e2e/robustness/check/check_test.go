@@ -27,7 +27,8 @@ func good() *history.History {
 	}
 	h := &history.History{Initial: 10, Log: history.Log{
 		Covered: []history.Range{{First: 11, Last: 14}},
-		Changes: []history.Change{{Revision: 11, Name: "k"}, {Revision: 12, Name: "k"}, {Revision: 13, Name: "k", Deletes: true}, {Revision: 14, Name: "k"}},
+		Changes: []history.Change{{Revision: 11, Name: "k"}, {Revision: 12, Name: "k"},
+			{Revision: 13, Name: "k", Deletes: true}, {Revision: 14, Name: "k"}},
 	}}
 	h.Operations = []*history.Operation{
 		0: ok(history.Operation{Kind: history.Create, Object: red1, Result: at(red1, 11)}, 1),
@@ -36,7 +37,8 @@ func good() *history.History {
 		3: ok(history.Operation{Kind: history.Delete, Object: history.Object{Name: "k", Revision: 12}}, 7),
 		4: ok(history.Operation{Kind: history.Create, Object: red3, Result: at(red3, 14)}, 9),
 		5: ok(history.Operation{Kind: history.Get, Object: history.Object{Name: "k"}, Result: at(red3, 14)}, 11),
-		6: ok(history.Operation{Kind: history.List, Mode: history.Exact, At: 12, Items: []history.Object{at(blue2, 12)}, Revision: 12}, 12),
+		6: ok(history.Operation{Kind: history.List, Mode: history.Exact, At: 12, Items: []history.Object{at(blue2, 12)},
+			Revision: 12}, 12),
 		7: ok(history.Operation{Kind: history.Touch, Object: at(red3, 14), Result: at(red3, 14)}, 13),
 	}
 	h.Watches = []*history.Watch{
@@ -112,7 +114,8 @@ func TestHistory_FindsViolations(t *testing.T) {
 			h.Operations[1].Object.Value = "something else"
 		}, OnlySent},
 		{"a write that failed took effect", func(h *history.History) {
-			h.Operations[1].Outcome, h.Operations[1].Error, h.Operations[1].Result = history.Failed, "Unavailable", history.Object{}
+			h.Operations[1].Outcome, h.Operations[1].Error, h.Operations[1].Result = history.Failed, "Unavailable",
+				history.Object{}
 		}, OnlySent},
 		{"a value is seen before it is sent", func(h *history.History) {
 			h.Watches[0].Events[1].At, h.Watches[0].Events[0].At = 2*second, 2*second
@@ -161,7 +164,8 @@ func TestHistory_FindsViolations(t *testing.T) {
 		}, Linearizable},
 		{"a create finds an object that was deleted", func(h *history.History) {
 			h.Operations = append(h.Operations, &history.Operation{
-				Kind: history.Create, Object: history.Object{Name: "k", Value: "v4"}, Outcome: history.Failed, Error: history.AlreadyExists,
+				Kind: history.Create, Object: history.Object{Name: "k", Value: "v4"}, Outcome: history.Failed,
+				Error: history.AlreadyExists,
 				Begin: 8*second + 1, End: 9*second - 1,
 			})
 		}, Linearizable},

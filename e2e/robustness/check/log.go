@@ -17,7 +17,8 @@ func (j *judge) checkLog(h *history.History) {
 		}
 		for revision := r.First; revision <= r.Last; revision++ {
 			if seen[revision] != 1 {
-				j.report(0, Dense, "revision %d is %d times in the database's log of %d to %d", revision, seen[revision], r.First, r.Last)
+				j.report(0, Dense, "revision %d is %d times in the database's log of %d to %d", revision, seen[revision], r.First,
+					r.Last)
 			}
 		}
 	}
@@ -68,7 +69,8 @@ func (j *judge) checkAcknowledged(o *history.Operation, ref *reference) {
 		if c := ref.logged[got.Revision]; c.Name == got.Name && !c.Deletes {
 			return
 		}
-		j.report(o.End, Acknowledged, "%s of %+v, acknowledged at revision %d, is not in the database's log", o.Kind, want, got.Revision)
+		j.report(o.End, Acknowledged, "%s of %+v, acknowledged at revision %d, is not in the database's log", o.Kind, want,
+			got.Revision)
 	case o.Kind == history.Touch:
 		if o.Result != o.Object {
 			j.report(o.End, Once, "an update that changes nothing of %+v returned %+v", o.Object, o.Result)

@@ -49,17 +49,20 @@ func (j *judge) checkKept(h *history.History, ref *reference) {
 			}
 		case kept == nil:
 			if ref.isWhole(common) {
-				j.report(first.End, OnlySent, "after the failover %+v is there, which was not there at the last common revision %d", item, common)
+				j.report(first.End, OnlySent, "after the failover %+v is there, which was not there at the last common revision %d",
+					item, common)
 			}
 		case kept.revision < item.Revision && sent[item.Value] != nil && !ref.isWhole(common):
 			// It was not acknowledged, and the log was read before it.
 		case kept.deletes || kept.revision != item.Revision || kept.value != "" && kept.value != item.Value:
-			j.report(first.End, Acknowledged, "after the failover %+v is there; at the last common revision %d it was %s at %d", item, common, describe(kept), kept.revision)
+			j.report(first.End, Acknowledged, "after the failover %+v is there; at the last common revision %d it was %s at %d",
+				item, common, describe(kept), kept.revision)
 		}
 	}
 	for name, kept := range ref.state(common) {
 		if _, found := got[name]; !found && !deleted[name] {
-			j.report(first.End, Acknowledged, "after the failover %s is gone, which was at %d at the last common revision %d", name, kept.revision, common)
+			j.report(first.End, Acknowledged, "after the failover %s is gone, which was at %d at the last common revision %d",
+				name, kept.revision, common)
 		}
 	}
 }
@@ -79,7 +82,8 @@ func (j *judge) checkEpoch(h *history.History) {
 				continue
 			}
 			if e.At >= h.Loss.At && last < begin-SameEpoch && e.Object.Revision > begin-SameEpoch {
-				j.report(e.At, WatchWhole, "a watch by %s on %s goes on from revision %d to %d, in a new epoch", w.Client, w.Replica, last, e.Object.Revision)
+				j.report(e.At, WatchWhole, "a watch by %s on %s goes on from revision %d to %d, in a new epoch", w.Client,
+					w.Replica, last, e.Object.Revision)
 				break
 			}
 			last = e.Object.Revision

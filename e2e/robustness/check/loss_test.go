@@ -21,9 +21,11 @@ func lossy() *history.History {
 	h.Loss = &history.Loss{At: 15 * second, Common: 13, Log: h.Log}
 	red4 := history.Object{Name: "k", Revision: 1_000_014, Value: "v4", Color: "red"}
 	red5 := history.Object{Name: "k", Revision: 1_000_021, Value: "v5", Color: "red"}
-	op(history.Operation{Kind: history.Create, Object: history.Object{Name: "k", Value: "v4", Color: "red"}, Result: red4}, 17)
+	op(history.Operation{Kind: history.Create, Object: history.Object{Name: "k", Value: "v4", Color: "red"}, Result: red4},
+		17)
 	h.Loss.First = op(history.Operation{Kind: history.List, Items: []history.Object{red4}, Revision: 1_000_020}, 20)
-	op(history.Operation{Kind: history.Update, Object: history.Object{Name: "k", Revision: 1_000_014, Value: "v5", Color: "red"}, Result: red5}, 22)
+	op(history.Operation{Kind: history.Update,
+		Object: history.Object{Name: "k", Revision: 1_000_014, Value: "v5", Color: "red"}, Result: red5}, 22)
 	op(history.Operation{Kind: history.List, Items: []history.Object{red5}, Revision: 1_000_021}, 24)
 	h.Log.Covered = append(slices.Clone(h.Log.Covered), history.Range{First: 1_000_015, Last: 1_000_021})
 	for revision := int64(1_000_015); revision < 1_000_021; revision++ {
@@ -98,7 +100,8 @@ func TestHistory_FindsViolationsAroundALoss(t *testing.T) {
 			h.Operations = append(h.Operations, &lost)
 		}, OneHistory},
 		"a watch of the new epoch lacks an event": {func(h *history.History) {
-			h.Watches[3].Events = []history.Event{{Type: history.Bookmark, Object: history.Object{Revision: 1_000_021}, At: 24 * second}}
+			h.Watches[3].Events = []history.Event{{Type: history.Bookmark, Object: history.Object{Revision: 1_000_021},
+				At: 24 * second}}
 		}, Bookmarks},
 		"a write of the new epoch is not in its log": {func(h *history.History) {
 			h.Log.Changes[len(h.Log.Changes)-1].Name = ""

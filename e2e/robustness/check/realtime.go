@@ -77,17 +77,22 @@ func (j *judge) checkRealTime(h *history.History) {
 		}
 		if o.Puts() {
 			if before := seen.before(o.Begin); o.Result.Revision <= before {
-				j.report(o.End, RealTime, "%s by %s got revision %d; %d was seen before it was sent", o.Kind, o.Client, o.Result.Revision, before)
+				j.report(o.End, RealTime, "%s by %s got revision %d; %d was seen before it was sent", o.Kind, o.Client,
+					o.Result.Revision, before)
 			}
 			continue
 		}
-		n, _ := slices.BinarySearchFunc(writes, o.End, func(w *history.Operation, t time.Duration) int { return cmp.Compare(w.Begin, t) })
+		n, _ := slices.BinarySearchFunc(writes, o.End, func(w *history.Operation, t time.Duration) int {
+			return cmp.Compare(w.Begin, t)
+		})
 		if got := max(o.Revision, o.Result.Revision); got >= least[n] {
-			j.report(o.End, RealTime, "%s by %s shows revision %d; a write that was sent afterwards got %d", o.Kind, o.Client, got, least[n])
+			j.report(o.End, RealTime, "%s by %s shows revision %d; a write that was sent afterwards got %d", o.Kind, o.Client,
+				got, least[n])
 		}
 		if o.Kind == history.List && o.Mode == history.Latest {
 			if before := seen.before(o.Begin); o.Revision < before {
-				j.report(o.End, Latest, "a list by %s on %s is of revision %d; %d was seen before it was sent", o.Client, o.Replica, o.Revision, before)
+				j.report(o.End, Latest, "a list by %s on %s is of revision %d; %d was seen before it was sent", o.Client, o.Replica,
+					o.Revision, before)
 			}
 		}
 	}

@@ -119,7 +119,9 @@ func describe(c *change) string {
 // never there.
 func (r *reference) last(name string, revision int64) *change {
 	all := r.byName[name]
-	n, _ := slices.BinarySearchFunc(all, revision+1, func(c *change, revision int64) int { return cmp.Compare(c.revision, revision) })
+	n, _ := slices.BinarySearchFunc(all, revision+1, func(c *change, revision int64) int {
+		return cmp.Compare(c.revision, revision)
+	})
 	if n == 0 {
 		return nil
 	}

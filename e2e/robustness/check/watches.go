@@ -39,7 +39,8 @@ func (j *judge) checkInitial(w *history.Watch, ref *reference) (int64, []history
 				}
 			}
 			if ref.isWhole(at) && !maps.Equal(state, want) {
-				j.report(e.At, WatchWhole, "the initial events of %s on %s end at %d with %v; it was %v", w.Client, w.Replica, at, state, want)
+				j.report(e.At, WatchWhole, "the initial events of %s on %s end at %d with %v; it was %v", w.Client, w.Replica, at,
+					state, want)
 			}
 			return at, w.Events[i+1:], true
 		}
@@ -79,7 +80,8 @@ func (j *judge) checkEvents(w *history.Watch, after int64, events []history.Even
 	for _, e := range events {
 		isBookmark := e.Type == history.Bookmark || e.Type == history.InitialEnd
 		if e.Object.Revision < last || !isBookmark && e.Object.Revision == last {
-			j.report(e.At, WatchOrder, "a watch by %s on %s shows %s %s at %d after revision %d", w.Client, w.Replica, e.Type, e.Object.Name, e.Object.Revision, last)
+			j.report(e.At, WatchOrder, "a watch by %s on %s shows %s %s at %d after revision %d", w.Client, w.Replica, e.Type,
+				e.Object.Name, e.Object.Revision, last)
 			return
 		}
 		last = e.Object.Revision
@@ -103,7 +105,8 @@ func (j *judge) checkEvents(w *history.Watch, after int64, events []history.Even
 			if len(got) == 0 {
 				promise = Bookmarks // only a bookmark can have moved the watch past it
 			}
-			j.report(w.End, promise, "a watch by %s on %s after %d up to %d leaves out %s at %d", w.Client, w.Replica, after, last, describe(c), c.revision)
+			j.report(w.End, promise, "a watch by %s on %s after %d up to %d leaves out %s at %d", w.Client, w.Replica, after,
+				last, describe(c), c.revision)
 			return
 		}
 		e := got[0]
@@ -116,10 +119,12 @@ func (j *judge) checkEvents(w *history.Watch, after int64, events []history.Even
 			isSame = false
 		}
 		if !isSame {
-			j.report(e.At, WatchWhole, "a watch by %s on %s of %q shows %s %+v; expected %s %s: %s %s", w.Client, w.Replica, w.Color, e.Type, e.Object, want.kind, c.name, want.color, want.value)
+			j.report(e.At, WatchWhole, "a watch by %s on %s of %q shows %s %+v; expected %s %s: %s %s", w.Client, w.Replica,
+				w.Color, e.Type, e.Object, want.kind, c.name, want.color, want.value)
 		}
 	}
 	if len(got) > 0 {
-		j.report(got[0].At, WatchWhole, "a watch by %s on %s of %q shows %s %+v, which it should not", w.Client, w.Replica, w.Color, got[0].Type, got[0].Object)
+		j.report(got[0].At, WatchWhole, "a watch by %s on %s of %q shows %s %+v, which it should not", w.Client, w.Replica,
+			w.Color, got[0].Type, got[0].Object)
 	}
 }

@@ -39,8 +39,9 @@ func (h *History) After() *History {
 	after := &History{Initial: first.Revision}
 	for _, item := range first.Items {
 		after.Operations = append(after.Operations, &Operation{
-			Client: "created before " + item.Name, Kind: Create, Object: Object{Name: item.Name, Value: item.Value, Color: item.Color},
-			Begin: -2, End: -1, Outcome: OK, Result: item,
+			Client: "created before " + item.Name, Kind: Create,
+			Object: Object{Name: item.Name, Value: item.Value, Color: item.Color},
+			Begin:  -2, End: -1, Outcome: OK, Result: item,
 		})
 	}
 	for _, o := range h.Operations {

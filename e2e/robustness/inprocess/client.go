@@ -61,7 +61,9 @@ func (c Client) Patch(ctx context.Context, o history.Object) (history.Object, er
 	return c.update(ctx, o, nil)
 }
 
-func (c Client) update(ctx context.Context, o history.Object, preconditions *apistorage.Preconditions) (history.Object, error) {
+func (c Client) update(
+	ctx context.Context, o history.Object, preconditions *apistorage.Preconditions,
+) (history.Object, error) {
 	var out corev1.ConfigMap
 	write := apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 		cm := existing.(*corev1.ConfigMap).DeepCopy()
@@ -69,7 +71,8 @@ func (c Client) update(ctx context.Context, o history.Object, preconditions *api
 		cm.Labels, cm.Data = next.Labels, next.Data
 		return cm, nil
 	})
-	if err := c.Replica.Store().objects.GuaranteedUpdate(ctx, c.key(o.Name), &out, false, preconditions, write, nil); err != nil {
+	if err := c.Replica.Store().objects.GuaranteedUpdate(ctx, c.key(o.Name), &out, false, preconditions, write,
+		nil); err != nil {
 		return history.Object{}, err
 	}
 	return traffic.ObjectOf(&out)
@@ -83,7 +86,8 @@ func (c Client) Delete(ctx context.Context, name string, revision int64) error {
 		preconditions = &apistorage.Preconditions{ResourceVersion: &version}
 	}
 	var out corev1.ConfigMap
-	return c.Replica.Store().objects.Delete(ctx, c.key(name), &out, preconditions, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+	return c.Replica.Store().objects.Delete(ctx, c.key(name), &out, preconditions, apistorage.ValidateAllObjectFunc, nil,
+		apistorage.DeleteOptions{})
 }
 
 // Get implements traffic.Client.
@@ -116,7 +120,8 @@ func (c Client) Get(ctx context.Context, name string, mode history.Mode, at int6
 
 // predicate selects a color.
 func predicate(color string) apistorage.SelectionPredicate {
-	p := apistorage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: apistorage.DefaultNamespaceScopedAttr}
+	p := apistorage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(),
+		GetAttrs: apistorage.DefaultNamespaceScopedAttr}
 	if color != "" {
 		p.Label = labels.SelectorFromSet(labels.Set{traffic.ColorKey: color})
 	}
@@ -154,7 +159,8 @@ func (c Client) List(ctx context.Context, l traffic.ListOptions) (traffic.Page, 
 
 // Watch implements traffic.Client.
 func (c Client) Watch(ctx context.Context, o traffic.WatchOptions) (traffic.Stream, error) {
-	options := apistorage.ListOptions{Predicate: predicate(o.Color), Recursive: true, ResourceVersion: strconv.FormatInt(o.After, 10)}
+	options := apistorage.ListOptions{Predicate: predicate(o.Color), Recursive: true,
+		ResourceVersion: strconv.FormatInt(o.After, 10)}
 	options.Predicate.AllowWatchBookmarks = true
 	if o.Initial {
 		sends := true

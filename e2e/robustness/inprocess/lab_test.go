@@ -115,7 +115,8 @@ func (l *lab) round() ([]check.Violation, error) {
 	l.rounds++
 	r := Round{
 		Replicas: l.replicas, Connect: l.connect, Namespace: fmt.Sprintf("round-%d", l.rounds), For: 500 * time.Millisecond,
-		Options: traffic.Options{Keys: 5, Writers: 2, Watchers: 2, Pause: 2 * time.Millisecond, Timeout: 5 * time.Second, Seed: uint64(l.rounds)},
+		Options: traffic.Options{Keys: 5, Writers: 2, Watchers: 2, Pause: 2 * time.Millisecond, Timeout: 5 * time.Second,
+			Seed: uint64(l.rounds)},
 	}
 	if l.fault.during != nil {
 		r.During = func(ctx context.Context) error { return l.fault.during(ctx, l) }

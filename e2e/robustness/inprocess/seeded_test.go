@@ -76,7 +76,8 @@ func TestJudge_FindsSeededFaults(t *testing.T) {
 		for _, s := range seeded {
 			table += fmt.Sprintf("| %s | %s | %s |\n", s.name, found[s.name+tables.SQLite], found[s.name+tables.Postgres])
 		}
-		if err := document.Update(filepath.Join(*docs, "reliability.md"), "robustness", map[string]string{"seeded": table}); err != nil {
+		if err := document.Update(filepath.Join(*docs, "reliability.md"), "robustness",
+			map[string]string{"seeded": table}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -189,7 +190,8 @@ func takesRevisionFromRows() fault {
 			return errors.Join(
 				l.exec(ctx, `DELETE FROM current_objects WHERE revision = (SELECT max(revision) FROM current_objects)`),
 				l.exec(ctx, `DELETE FROM undo_log`),
-				l.exec(ctx, `UPDATE store SET revision = (SELECT max(revision) FROM current_objects), compacted = (SELECT max(revision) FROM current_objects)`))
+				l.exec(ctx,
+					`UPDATE store SET revision = (SELECT max(revision) FROM current_objects), compacted = (SELECT max(revision) FROM current_objects)`))
 		})
 	}}
 }

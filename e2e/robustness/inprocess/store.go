@@ -70,12 +70,14 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 	store := sqlstore.New(driver, sqlstore.Options{
 		Publish: publish, RetentionChanges: keptChanges, CompactInterval: compactInterval,
 	})
-	encoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{})
+	encoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
+		json.SerializerOptions{})
 	objects, err := storage.New(storage.Config{
 		Store: store, Feed: feed,
-		GroupResource:    schema.GroupResource{Resource: "configmaps"},
-		ResourcePrefix:   "/configmaps/",
-		Codec:            scheme.Codecs.CodecForVersions(encoder, scheme.Codecs.UniversalDeserializer(), corev1.SchemeGroupVersion, corev1.SchemeGroupVersion),
+		GroupResource:  schema.GroupResource{Resource: "configmaps"},
+		ResourcePrefix: "/configmaps/",
+		Codec: scheme.Codecs.CodecForVersions(encoder, scheme.Codecs.UniversalDeserializer(),
+			corev1.SchemeGroupVersion, corev1.SchemeGroupVersion),
 		StorageVersion:   corev1.SchemeGroupVersion,
 		Encoding:         "robustness/v1",
 		NewFunc:          func() runtime.Object { return &corev1.ConfigMap{} },

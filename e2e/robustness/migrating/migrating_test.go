@@ -169,7 +169,8 @@ func fill(t *testing.T, driver sqlstore.Driver) {
 		}
 		at := commit(sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u", Encoding: "v1.37/v1", Value: value})
 		if i%2 == 0 {
-			at = commit(sqlstore.Write{Op: sqlstore.Update, Key: key, UID: "u", Encoding: "v1.37/v1", Value: []byte(`{}`), Replaces: at})
+			at = commit(sqlstore.Write{Op: sqlstore.Update, Key: key, UID: "u", Encoding: "v1.37/v1", Value: []byte(`{}`),
+				Replaces: at})
 		}
 		if i%5 == 0 {
 			commit(sqlstore.Write{Op: sqlstore.Delete, Key: key, Replaces: at})
@@ -307,7 +308,8 @@ func TestSQLite_CreationMayBeKilled(t *testing.T) {
 
 func TestPostgres_MigrationMayBeKilled(t *testing.T) {
 	t.Parallel()
-	for name, point := range map[string]pgtest.Point{"before a statement arrives": pgtest.Sent, "before its answer arrives": pgtest.Answered} {
+	for name, point := range map[string]pgtest.Point{"before a statement arrives": pgtest.Sent,
+		"before its answer arrives": pgtest.Answered} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.DSN(t)

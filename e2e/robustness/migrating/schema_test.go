@@ -16,7 +16,8 @@ func sqliteSchema(t *testing.T, path string) (lines []string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(t.Context(), `SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`)
+	rows, err := db.QueryContext(t.Context(),
+		`SELECT type || ' ' || name || ' ' || coalesce(sql, '') FROM sqlite_schema ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)
 	}

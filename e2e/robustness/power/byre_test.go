@@ -108,8 +108,10 @@ func (b *byre) compare(ctx context.Context) error {
 	}
 	got, err := read(ctx, b.driver)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		err = fmt.Errorf("revision %d after %d, %d objects, %d changes; acknowledged: revision %d after %d, %d objects, %d changes",
-			got.revision, got.compacted, len(got.records), len(got.changes), want.revision, want.compacted, len(want.records), len(want.changes))
+		err = fmt.Errorf(
+			"revision %d after %d, %d objects, %d changes; acknowledged: revision %d after %d, %d objects, %d changes",
+			got.revision, got.compacted, len(got.records), len(got.changes), want.revision, want.compacted, len(want.records),
+			len(want.changes))
 	}
 	return err
 }
@@ -127,7 +129,8 @@ func (b *byre) step(ctx context.Context, r *rand.Rand) error {
 		}
 		upTo, limit := state.Revision-r.Int64N(20), 1+r.IntN(150)
 		return b.both(ctx, func(ctx context.Context, d sqlstore.Driver) error {
-			_, _, err := d.DeleteHistory(ctx, sqlstore.Deletion{Of: sqlstore.Resource{Resource: configMaps.Resource}, UpTo: upTo, Limit: limit})
+			_, _, err := d.DeleteHistory(ctx,
+				sqlstore.Deletion{Of: sqlstore.Resource{Resource: configMaps.Resource}, UpTo: upTo, Limit: limit})
 			return err
 		})
 	}

@@ -22,11 +22,13 @@ type plain struct {
 
 func (p *plain) open(ctx context.Context, path string) (err error) {
 	p.hasFailed = false
-	if p.db, err = sql.Open("sqlite", dsn(path, "auto_vacuum(2)", "journal_mode(wal)", "synchronous(full)", "wal_autocheckpoint(60)")); err != nil {
+	if p.db, err = sql.Open("sqlite",
+		dsn(path, "auto_vacuum(2)", "journal_mode(wal)", "synchronous(full)", "wal_autocheckpoint(60)")); err != nil {
 		return err
 	}
 	p.db.SetMaxOpenConns(1)
-	if _, err := p.db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS numbers (n INTEGER PRIMARY KEY, filler TEXT UNIQUE)`); err != nil {
+	if _, err := p.db.ExecContext(ctx,
+		`CREATE TABLE IF NOT EXISTS numbers (n INTEGER PRIMARY KEY, filler TEXT UNIQUE)`); err != nil {
 		return err
 	}
 	if err := p.connections.open(path); err != nil {

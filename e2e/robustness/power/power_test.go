@@ -172,7 +172,8 @@ func (c *connections) open(path string) (err error) {
 
 // dsn is the URI of a file, for connections with settings.
 func dsn(path string, pragmas ...string) string {
-	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: url.Values{"_pragma": pragmas}.Encode()}).String()
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(),
+		RawQuery: url.Values{"_pragma": pragmas}.Encode()}).String()
 }
 
 // step begins or ends a snapshot, or copies the log back.

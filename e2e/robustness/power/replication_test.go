@@ -113,8 +113,8 @@ func digest(t *testing.T, path string) (d backup.Digest) {
 	return d
 }
 
-// TestReplicator_CopiesWhatFollowsAFailedCommit has the sync of the log fail at a COMMIT whose frames are copied. The next
-// commit is smaller, so that the last of these frames stays in the log.
+// TestReplicator_CopiesWhatFollowsAFailedCommit has the sync of the log fail at a COMMIT whose frames are copied. The
+// next commit is smaller, so that the last of these frames stays in the log.
 func TestReplicator_CopiesWhatFollowsAFailedCommit(t *testing.T) {
 	r := replicate(t)
 	r.expectCopied(t, "first")

@@ -53,7 +53,8 @@ func connect(ctx context.Context, kind, address, options string) (*Connection, e
 		}
 		return &Connection{postgres: conn}, nil
 	}
-	file := url.URL{Scheme: "file", Opaque: (&url.URL{Path: address}).EscapedPath(), RawQuery: options + "_pragma=busy_timeout(5000)"}
+	file := url.URL{Scheme: "file", Opaque: (&url.URL{Path: address}).EscapedPath(),
+		RawQuery: options + "_pragma=busy_timeout(5000)"}
 	db, err := sql.Open("sqlite", file.String())
 	if err != nil {
 		return nil, err

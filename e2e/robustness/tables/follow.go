@@ -13,7 +13,10 @@ const followInterval = 50 * time.Millisecond
 
 // Follow records the database's log after a revision until ctx ends, and then up to the
 // revision that it is at. While the database is away it tries again.
-func Follow(ctx context.Context, connect func(context.Context) (*Connection, error), r *history.Recorder, namespace string, after int64) {
+func Follow(
+	ctx context.Context, connect func(context.Context) (*Connection, error), r *history.Recorder, namespace string,
+	after int64,
+) {
 	var conn *Connection
 	last := after
 	for isLast := false; ; {

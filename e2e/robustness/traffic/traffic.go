@@ -116,7 +116,9 @@ func (w *writer) step(ctx context.Context) {
 	case n < 82:
 		w.do(ctx, &history.Operation{Kind: history.Get, Object: history.Object{Name: name}, Mode: history.Any})
 	case n < 84 && w.seen > 0:
-		w.do(ctx, &history.Operation{Kind: history.Get, Object: history.Object{Name: name}, Mode: history.NotOlderThan, At: w.seen})
+		w.do(ctx, &history.Operation{
+			Kind: history.Get, Object: history.Object{Name: name}, Mode: history.NotOlderThan, At: w.seen,
+		})
 	default:
 		w.do(ctx, w.list())
 	}
@@ -278,7 +280,8 @@ func ListAtEnd(ctx context.Context, r *history.Recorder, e Endpoint) (*history.O
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	for {
-		o := &history.Operation{Client: e.Name + " at the end", Replica: e.Replica, Kind: history.List, Begin: r.Now(), Outcome: history.OK}
+		o := &history.Operation{Client: e.Name + " at the end", Replica: e.Replica, Kind: history.List, Begin: r.Now(),
+			Outcome: history.OK}
 		page, err := e.Client.List(ctx, ListOptions{})
 		if err == nil {
 			o.End, o.Items, o.Revision = r.Now(), page.Items, page.Revision

@@ -76,7 +76,8 @@ func (w *watcher) rest(ctx context.Context) {
 
 // list begins a run with a list, which is recorded as that of any client.
 func (w *watcher) list(ctx context.Context) bool {
-	lister := writer{recorder: w.recorder, endpoint: w.at, options: w.options, name: w.name, random: w.random, known: map[string]history.Object{}}
+	lister := writer{recorder: w.recorder, endpoint: w.at, options: w.options, name: w.name, random: w.random,
+		known: map[string]history.Object{}}
 	o := &history.Operation{Kind: history.List, Color: w.color}
 	if w.random.IntN(2) == 0 {
 		o.Mode = history.Any
@@ -94,7 +95,8 @@ func (w *watcher) list(ctx context.Context) bool {
 func (w *watcher) watch(ctx context.Context, o WatchOptions) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(w.random.Int64N(int64(perWatch))))
 	defer cancel()
-	seen := &history.Watch{Client: w.name, Replica: w.at.Replica, After: o.After, Initial: o.Initial, Color: o.Color, Begin: w.recorder.Now()}
+	seen := &history.Watch{Client: w.name, Replica: w.at.Replica, After: o.After, Initial: o.Initial, Color: o.Color,
+		Begin: w.recorder.Now()}
 	defer func() {
 		seen.End = w.recorder.Now()
 		w.recorder.AddWatch(seen)

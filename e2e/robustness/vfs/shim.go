@@ -61,7 +61,8 @@ var register = sync.OnceValue(func() error {
 		FxSync: pointer(syncFile), FxFileSize: pointer(fileSize), FxLock: pointer(lock), FxUnlock: pointer(unlock),
 		FxCheckReservedLock: pointer(checkReservedLock), FxFileControl: pointer(fileControl),
 		FxSectorSize: pointer(sectorSize), FxDeviceCharacteristics: pointer(deviceCharacteristics),
-		FxShmMap: pointer(shmMap), FxShmLock: pointer(shmLock), FxShmBarrier: pointer(shmBarrier), FxShmUnmap: pointer(shmUnmap),
+		FxShmMap: pointer(shmMap), FxShmLock: pointer(shmLock), FxShmBarrier: pointer(shmBarrier),
+		FxShmUnmap: pointer(shmUnmap),
 	}
 	if rc := sqlite3.Xsqlite3_vfs_register(tls, uintptr(unsafe.Pointer(&shim)), 1); rc != sqlite3.SQLITE_OK {
 		return fmt.Errorf("register a VFS: %d", rc)
@@ -205,7 +206,8 @@ func deviceCharacteristics(tls *libc.TLS, h uintptr) int32 {
 
 func shmMap(tls *libc.TLS, h uintptr, region, size, extend int32, p uintptr) int32 {
 	r, m := ownHandle(h)
-	return function[func(*libc.TLS, uintptr, int32, int32, int32, uintptr) int32](m.FxShmMap)(tls, r, region, size, extend, p)
+	return function[func(*libc.TLS, uintptr, int32, int32, int32, uintptr) int32](m.FxShmMap)(tls, r, region, size, extend,
+		p)
 }
 
 func shmLock(tls *libc.TLS, h uintptr, offset, n, flags int32) int32 {
@@ -235,12 +237,14 @@ type realFile struct {
 
 func (r *realFile) read(p []byte, offset int64) int32 {
 	h, m := ownHandle(r.h)
-	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxRead)(r.tls, h, uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
+	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxRead)(r.tls, h,
+		uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
 }
 
 func (r *realFile) write(p []byte, offset int64) int32 {
 	h, m := ownHandle(r.h)
-	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxWrite)(r.tls, h, uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
+	return function[func(*libc.TLS, uintptr, uintptr, int32, int64) int32](m.FxWrite)(r.tls, h,
+		uintptr(unsafe.Pointer(&p[0])), int32(len(p)), offset)
 }
 
 func (r *realFile) truncate(size int64) int32 {

@@ -51,7 +51,9 @@ func status(err error) int {
 }
 
 func openWAL(ctx context.Context, path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=wal_autocheckpoint(20)&_pragma=busy_timeout(100)")
+	db, err := sql.Open("sqlite",
+		"file:"+path+
+			"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=wal_autocheckpoint(20)&_pragma=busy_timeout(100)")
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,8 @@ func insertUntilPowerFails(ctx context.Context, path string) error {
 		if n == 30 {
 			time.AfterFunc(time.Duration(time.Now().UnixNano()%int64(20*time.Millisecond)), PowerFails)
 		}
-		if _, err := db.ExecContext(ctx, `INSERT INTO numbers VALUES ((SELECT coalesce(max(n), 0) + 1 FROM numbers), hex(randomblob(1500)))`); err != nil {
+		if _, err := db.ExecContext(ctx,
+			`INSERT INTO numbers VALUES ((SELECT coalesce(max(n), 0) + 1 FROM numbers), hex(randomblob(1500)))`); err != nil {
 			return err
 		}
 		fmt.Println(n)

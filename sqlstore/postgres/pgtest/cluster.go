@@ -63,7 +63,8 @@ func DSN(t testing.TB) string {
 
 // DSN returns the URL of a database of the server.
 func (c *Cluster) DSN(database string) string {
-	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/" + database, RawQuery: url.Values{"host": {c.dir}}.Encode()}
+	u := url.URL{Scheme: "postgres", User: url.User("byre"), Path: "/" + database,
+		RawQuery: url.Values{"host": {c.dir}}.Encode()}
 	return u.String()
 }
 
@@ -167,7 +168,8 @@ wait $server
 // settings are those of every server. Tests of cmd/byre run as many at a time as there are
 // processors, some with two byre processes of up to 17 connections each. A place for a
 // connection takes 20 KB of shared memory and no semaphore of System V's on Linux.
-var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=1000", "max_wal_size=512MB", "autovacuum_naptime=5s"}
+var settings = []string{"listen_addresses=''", "shared_buffers=64MB", "max_connections=1000", "max_wal_size=512MB",
+	"autovacuum_naptime=5s"}
 
 // Start makes a server with the zero Config and waits until it answers. The caller stops it.
 func Start(ctx context.Context) (*Cluster, error) { return Config{}.Start(ctx) }
@@ -277,7 +279,8 @@ func (config Config) prepare(ctx context.Context, program string, arguments ...s
 	}
 	settings := config.Settings
 	if config.Archive {
-		settings = append(settings, "archive_mode=on", fmt.Sprintf("archive_command='mkdir -p %[1]s && cp %%p %[1]s/%%f'", c.archive()))
+		settings = append(settings, "archive_mode=on",
+			fmt.Sprintf("archive_command='mkdir -p %[1]s && cp %%p %[1]s/%%f'", c.archive()))
 	}
 	return c, c.configure(settings)
 }
@@ -363,7 +366,8 @@ func Program(program string) (string, error) {
 		return path, nil
 	}
 	var found []string
-	for _, pattern := range []string{"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/", "/opt/homebrew/opt/postgresql*/bin/", "/usr/sbin/"} {
+	for _, pattern := range []string{"/usr/lib/postgresql/*/bin/", "/usr/pgsql-*/bin/",
+		"/opt/homebrew/opt/postgresql*/bin/", "/usr/sbin/"} {
 		paths, err := filepath.Glob(pattern + program)
 		if err != nil {
 			return "", err

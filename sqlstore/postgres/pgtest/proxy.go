@@ -76,7 +76,8 @@ func (p *Proxy) DSN(others ...*Proxy) string {
 	for _, other := range others {
 		hosts = append(hosts, other.listener.Addr().String())
 	}
-	u := url.URL{Scheme: "postgres", User: url.User("byre"), Host: strings.Join(hosts, ","), Path: "/" + p.database, RawQuery: "sslmode=disable"}
+	u := url.URL{Scheme: "postgres", User: url.User("byre"), Host: strings.Join(hosts, ","), Path: "/" + p.database,
+		RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
@@ -260,7 +261,9 @@ func (p *Proxy) copyAnswers(c *connection) {
 // connection is in a black hole it drops what it reads. It calls inspect, under mu, with each message that it
 // has read, and then pass, which adds the message to out and reports whether the connection stays open.
 // isFirst says that the next message is the first one of a client.
-func (p *Proxy) copy(to, from net.Conn, isFirst *bool, inspect func(message []byte), pass func(message []byte, out *pending) bool) {
+func (p *Proxy) copy(
+	to, from net.Conn, isFirst *bool, inspect func(message []byte), pass func(message []byte, out *pending) bool,
+) {
 	ended := make(chan struct{})
 	defer close(ended)
 	in := bufio.NewReaderSize(p.receive(from, ended), 64<<10)
@@ -456,7 +459,8 @@ func (p *Proxy) take(point Point, s statement) *setFailpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, failpoint := range p.failpoints {
-		if failpoint.Point == point && strings.Contains(s.text, failpoint.Statement) && (failpoint.After == "" || strings.Contains(s.before, failpoint.After)) {
+		if failpoint.Point == point && strings.Contains(s.text, failpoint.Statement) &&
+			(failpoint.After == "" || strings.Contains(s.before, failpoint.After)) {
 			if failpoint.Skip > 0 {
 				failpoint.Skip--
 				continue

@@ -358,7 +358,9 @@ func NewDisk(t testing.TB, megabytes int64) *Disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(image.Truncate(megabytes<<20), image.Close(), os.Chmod(dir, 0o755), os.Mkdir(d.Dir, 0o755)); err != nil { //nolint:gosec // another user goes through it
+	err = errors.Join(image.Truncate(megabytes<<20), image.Close(),
+		os.Chmod(dir, 0o755), os.Mkdir(d.Dir, 0o755)) //nolint:gosec // another user goes through it
+	if err != nil {
 		t.Fatal(err)
 	}
 	// -m 0: no blocks are reserved for root, so that a full disk is full for every user.

@@ -55,7 +55,8 @@ var kinds = []Kind{
 	{schema.GroupVersion{Version: "v1"}, "pods", "Pod", false, false},
 	{schema.GroupVersion{Group: "apps", Version: "v1"}, "deployments", "Deployment", false, false},
 	{schema.GroupVersion{Group: "batch", Version: "v1"}, "jobs", "Job", false, false},
-	{schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, "customresourcedefinitions", "CustomResourceDefinition", true, false},
+	{schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, "customresourcedefinitions",
+		"CustomResourceDefinition", true, false},
 	{schema.GroupVersion{Group: "example.com", Version: "v1"}, "gears", "Gear", false, true},
 }
 
@@ -128,7 +129,9 @@ func (c *Cluster) Revision() int64 {
 // DeleteHistory deletes the changes of a resource up to a revision, as retention does.
 func (c *Cluster) DeleteHistory(resource string, upTo int64) {
 	k := kindOf(resource)
-	_, _, _ = c.model.DeleteHistory(context.Background(), sqlstore.Deletion{Of: k.key("", "").Of(), UpTo: upTo, Limit: 1 << 30}) // as above
+	// as above
+	_, _, _ = c.model.DeleteHistory(context.Background(),
+		sqlstore.Deletion{Of: k.key("", "").Of(), UpTo: upTo, Limit: 1 << 30})
 }
 
 // Object makes an object; content are its members beside the metadata.
@@ -186,10 +189,12 @@ func decode(record sqlstore.Record) *unstructured.Unstructured {
 func (c *Cluster) List(resource, namespace string) []*unstructured.Unstructured {
 	of := kindOf(resource).key("", "")
 	var all []*unstructured.Unstructured
-	_, _ = c.model.List(context.Background(), sqlstore.Query{Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace}}, func(r sqlstore.Record) error {
-		all = append(all, decode(r))
-		return nil
-	}) // a model does not fail
+	_, _ = c.model.List(context.Background(),
+		sqlstore.Query{Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace}},
+		func(r sqlstore.Record) error {
+			all = append(all, decode(r))
+			return nil
+		}) // a model does not fail
 	return all
 }
 
@@ -205,7 +210,8 @@ func (c *Cluster) Update(author sqlstore.Author, o *unstructured.Unstructured) (
 
 // Delete deletes an object, or begins to, if it has finalizers.
 func (c *Cluster) Delete(who, resource, namespace, name string) error {
-	return c.delete(&sqlstore.Author{User: who, Verb: "delete"}, kindOf(resource), namespace, name, &metav1.DeleteOptions{})
+	return c.delete(&sqlstore.Author{User: who, Verb: "delete"}, kindOf(resource), namespace, name,
+		&metav1.DeleteOptions{})
 }
 
 // DeleteNamespace deletes a namespace as its controller does: it is marked, then its objects go, and then itself.
@@ -223,10 +229,13 @@ func (c *Cluster) DeleteNamespace(name string) {
 			c.write(&sqlstore.Author{User: "namespace-controller", Verb: "deletecollection"}, sqlstore.Delete, &k, o)
 		}
 	}
-	c.write(&sqlstore.Author{User: "namespace-controller", Verb: "update"}, sqlstore.Delete, kindOf("namespaces"), c.Get("namespaces", "", name))
+	c.write(&sqlstore.Author{User: "namespace-controller", Verb: "update"}, sqlstore.Delete, kindOf("namespaces"),
+		c.Get("namespaces", "", name))
 }
 
-func (c *Cluster) create(author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool) (*unstructured.Unstructured, error) {
+func (c *Cluster) create(
+	author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool,
+) (*unstructured.Unstructured, error) {
 	k, o := ofObject(o), o.DeepCopy()
 	if c.BeforeWrite != nil {
 		if err := c.BeforeWrite("create", o); err != nil {
@@ -254,7 +263,9 @@ func ofObject(o *unstructured.Unstructured) *Kind {
 	return &kinds[i]
 }
 
-func (c *Cluster) update(author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool) (*unstructured.Unstructured, error) {
+func (c *Cluster) update(
+	author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool,
+) (*unstructured.Unstructured, error) {
 	k, o := ofObject(o), o.DeepCopy()
 	if c.BeforeWrite != nil {
 		if err := c.BeforeWrite("update", o); err != nil {
@@ -265,7 +276,8 @@ func (c *Cluster) update(author *sqlstore.Author, o *unstructured.Unstructured, 
 	if err != nil {
 		return nil, err
 	}
-	if version := o.GetResourceVersion(); version != "" && version != now.GetResourceVersion() || o.GetUID() != "" && o.GetUID() != now.GetUID() {
+	if version := o.GetResourceVersion(); version != "" && version != now.GetResourceVersion() || o.GetUID() != "" &&
+		o.GetUID() != now.GetUID() {
 		return nil, apierrors.NewConflict(k.resource(), o.GetName(), errors.New("it has been changed"))
 	}
 	o.SetUID(now.GetUID())
@@ -283,7 +295,9 @@ func (c *Cluster) update(author *sqlstore.Author, o *unstructured.Unstructured, 
 	return c.write(author, sqlstore.Update, k, o), nil
 }
 
-func (c *Cluster) delete(author *sqlstore.Author, k *Kind, namespace, name string, options *metav1.DeleteOptions) error {
+func (c *Cluster) delete(
+	author *sqlstore.Author, k *Kind, namespace, name string, options *metav1.DeleteOptions,
+) error {
 	now, err := c.get(k, namespace, name)
 	if err != nil {
 		return err
@@ -293,7 +307,9 @@ func (c *Cluster) delete(author *sqlstore.Author, k *Kind, namespace, name strin
 			return err
 		}
 	}
-	if p := options.Preconditions; p != nil && (p.UID != nil && *p.UID != now.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != now.GetResourceVersion()) {
+	if p := options.Preconditions; p != nil &&
+		(p.UID != nil && *p.UID != now.GetUID() || p.ResourceVersion != nil &&
+			*p.ResourceVersion != now.GetResourceVersion()) {
 		return apierrors.NewConflict(k.resource(), name, errors.New("it has been changed"))
 	}
 	if len(options.DryRun) > 0 {
@@ -312,7 +328,9 @@ func (c *Cluster) delete(author *sqlstore.Author, k *Kind, namespace, name strin
 }
 
 // write commits a change. Of an Update and a Delete, o is of the revision that is now.
-func (c *Cluster) write(author *sqlstore.Author, op sqlstore.Op, k *Kind, o *unstructured.Unstructured) *unstructured.Unstructured {
+func (c *Cluster) write(
+	author *sqlstore.Author, op sqlstore.Op, k *Kind, o *unstructured.Unstructured,
+) *unstructured.Unstructured {
 	c.Requests++
 	w := sqlstore.Write{Op: op, Key: k.key(o.GetNamespace(), o.GetName()), UID: string(o.GetUID()), Author: *author}
 	if op != sqlstore.Create {
@@ -407,24 +425,30 @@ func (c *Cluster) answer(r *http.Request) (any, error) {
 		}
 	}
 	who := r.Header.Get("Impersonate-User")
-	author := sqlstore.Author{User: who, RealUser: Admin, Manager: r.URL.Query().Get("fieldManager"), Subresource: at.subresource}
+	author := sqlstore.Author{User: who, RealUser: Admin, Manager: r.URL.Query().Get("fieldManager"),
+		Subresource: at.subresource}
 	if who == "" {
 		author.User, author.RealUser = Admin, ""
 	}
-	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
+	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update",
+		http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
 	if verb == "get" && at.name == "" {
 		verb = "list"
 	}
 	author.Verb = verb
 	if !c.allows(author.User, verb, parts[0], at.namespace) {
-		return nil, apierrors.NewForbidden(schema.GroupResource{Group: gv.Group, Resource: parts[0]}, at.name, fmt.Errorf("%s may not %s", author.User, verb))
+		return nil,
+			apierrors.NewForbidden(schema.GroupResource{Group: gv.Group, Resource: parts[0]}, at.name,
+				fmt.Errorf("%s may not %s", author.User, verb))
 	}
 	if gv.Group == history.GroupName {
 		return c.changes(r, author.User, &at)
 	}
 	i := slices.IndexFunc(kinds, func(k Kind) bool { return k.GroupVersion == gv && k.Resource == parts[0] })
 	if i < 0 || !c.isServed(&kinds[i]) {
-		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource"}}
+		return nil,
+			&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotFound,
+				Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource"}}
 	}
 	at.Kind = &kinds[i]
 	return c.request(r, &author, &at)
@@ -436,26 +460,32 @@ func (c *Cluster) isServed(k *Kind) bool {
 
 func (c *Cluster) groups() *metav1.APIGroupList {
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
-	for _, gv := range []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}, {Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "example.com", Version: "v1"}, {Group: history.GroupName, Version: "v1"}} {
+	for _, gv := range []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"},
+		{Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "example.com", Version: "v1"},
+		{Group: history.GroupName, Version: "v1"}} {
 		if len(c.resources(gv).APIResources) == 0 {
 			continue
 		}
 		version := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
-		list.Groups = append(list.Groups, metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		list.Groups = append(list.Groups,
+			metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
 	}
 	return list
 }
 
 func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
-	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
+	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: gv.String()}
 	if gv.Group == history.GroupName {
-		list.APIResources = []metav1.APIResource{{Name: "changes", Kind: "Change", Namespaced: true, Verbs: metav1.Verbs{"get", "list", "watch"}}}
+		list.APIResources = []metav1.APIResource{{Name: "changes", Kind: "Change", Namespaced: true,
+			Verbs: metav1.Verbs{"get", "list", "watch"}}}
 	}
 	for _, k := range kinds {
 		if k.GroupVersion == gv && c.isServed(&k) {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: k.Resource, Kind: k.Kind, SingularName: strings.ToLower(k.Kind), Namespaced: !k.IsCluster, ShortNames: shortNames[k.Resource],
-				Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
+				Name: k.Resource, Kind: k.Kind, SingularName: strings.ToLower(k.Kind), Namespaced: !k.IsCluster,
+				ShortNames: shortNames[k.Resource],
+				Verbs:      metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
 			})
 		}
 	}
@@ -474,7 +504,8 @@ func (c *Cluster) changes(r *http.Request, who string, at *target) (any, error) 
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	limit, _ := strconv.ParseInt(q.Get("limit"), 10, 64) // none is 0
-	found, err := c.history.List(ctx, &internalversion.ListOptions{FieldSelector: selector, Limit: limit, Continue: q.Get("continue")})
+	found, err := c.history.List(ctx,
+		&internalversion.ListOptions{FieldSelector: selector, Limit: limit, Continue: q.Get("continue")})
 	if err != nil {
 		return nil, err
 	}
@@ -502,7 +533,8 @@ func (c *Cluster) request(r *http.Request, author *sqlstore.Author, at *target) 
 	}
 	switch author.Verb {
 	case "list":
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": at.GroupVersion.String(), "kind": at.Kind.Kind + "List"}}
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": at.GroupVersion.String(),
+			"kind": at.Kind.Kind + "List"}}
 		list.SetResourceVersion(strconv.FormatInt(c.Revision(), 10))
 		for _, o := range c.List(at.Resource, at.namespace) {
 			list.Items = append(list.Items, *o)
@@ -521,7 +553,8 @@ func (c *Cluster) request(r *http.Request, author *sqlstore.Author, at *target) 
 	if err := json.NewDecoder(r.Body).Decode(options); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, c.delete(author, at.Kind, at.namespace, at.name, options)
+	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess},
+		c.delete(author, at.Kind, at.namespace, at.name, options)
 }
 
 // patch answers a JSON patch.
@@ -540,7 +573,9 @@ func (c *Cluster) patch(r *http.Request, author *sqlstore.Author, at *target, dr
 	}
 	after, err := patch.Apply(before)
 	if err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		return nil,
+			apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0,
+				false)
 	}
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(after); err != nil {
