@@ -109,33 +109,33 @@ func NewControlPlane(c ControlPlaneConfig) *ControlPlane {
 	return p
 }
 
-func (p *ControlPlane) isServed(resource schema.GroupVersionResource) bool {
-	return p.config.APIResourceConfigSource.ResourceEnabled(resource)
+func (c *ControlPlane) isServed(resource schema.GroupVersionResource) bool {
+	return c.config.APIResourceConfigSource.ResourceEnabled(resource)
 }
 
-func (p *ControlPlane) add(name string, run func(context.Context)) {
-	p.hooks = append(p.hooks, postStartHook{name, run})
+func (c *ControlPlane) add(name string, run func(context.Context)) {
+	c.hooks = append(c.hooks, postStartHook{name, run})
 }
 
 // Checks returns a health check for each post-start hook, under upstream's names.
-func (p *ControlPlane) Checks() []process.HealthChecker {
+func (c *ControlPlane) Checks() []process.HealthChecker {
 	var checks []process.HealthChecker
-	for _, part := range p.hooks {
-		checks = append(checks, process.PostStartHook(part.name, p.started))
+	for _, part := range c.hooks {
+		checks = append(checks, process.PostStartHook(part.name, c.started))
 	}
 	return checks
 }
 
 // Run runs the controllers until ctx ends and waits for their end.
-func (p *ControlPlane) Run(ctx context.Context) error {
+func (c *ControlPlane) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	for _, part := range p.hooks {
-		running.Go(func() { part.run(klog.NewContext(ctx, p.config.Logger)) })
+	for _, part := range c.hooks {
+		running.Go(func() { part.run(klog.NewContext(ctx, c.config.Logger)) })
 	}
-	if p.config.Hosts != nil {
-		running.Go(func() { p.runHosts(ctx) })
+	if c.config.Hosts != nil {
+		running.Go(func() { c.runHosts(ctx) })
 	}
-	close(p.started)
+	close(c.started)
 	<-ctx.Done()
 	running.Wait()
 	return nil

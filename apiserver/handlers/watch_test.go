@@ -248,10 +248,10 @@ func untilDeleted(t *testing.T, resp *http.Response) string {
 		var err error
 		if strings.Contains(resp.Header.Get("Content-Type"), "protobuf") {
 			// Each event follows its length (k8s.io/apimachinery/pkg/util/framer).
-			event = make([]byte, 4)
-			if _, err = io.ReadFull(body, event); err == nil {
-				event = append(event, make([]byte, binary.BigEndian.Uint32(event))...)
-				_, err = io.ReadFull(body, event[4:])
+			var length uint32
+			if err = binary.Read(body, binary.BigEndian, &length); err == nil {
+				event = make([]byte, length)
+				_, err = io.ReadFull(body, event)
 			}
 		} else {
 			event, err = body.ReadBytes('\n')

@@ -33,7 +33,6 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
-
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/changes"
 	"byre/sqlstore/dbtest"

@@ -16,7 +16,6 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/access/auth"
-
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
 )

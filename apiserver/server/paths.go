@@ -152,7 +152,7 @@ func newChecks(
 	return process.HealthChecks{
 		Always:       []process.HealthChecker{healthz.LogHealthz, store},
 		NotLive:      s.encryption.checks,
-		BootSequence: newBootChecks(o, a, b, h, signals),
+		BootSequence: newBootChecks(a, b, h, signals),
 		Writes: append([]process.HealthChecker{s.writable(storeReady)},
 			s.quotaCheck(o.Store.DatabaseQuota.Value())...),
 		ReadyzOnly: []process.HealthChecker{informerCheck(a.auth.Ready, c.informers),
@@ -176,7 +176,7 @@ func informerCheck(isReady func() error, shared informers.SharedInformerFactory)
 
 // newBootChecks makes the checks that pass once the parts of this server have started.
 func newBootChecks(
-	o Completed, a *access, b *registry.Builtin, h *hooks, signals *process.Signals,
+	a *access, b *registry.Builtin, h *hooks, signals *process.Signals,
 ) []process.HealthChecker {
 	started := signals.MuxAndDiscoveryComplete.Signaled()
 	checks := process.PostStartHooks(started,

@@ -6,7 +6,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"byre/apiserver/access/auth"
-
 	"byre/apiserver/bootstrap"
 	"byre/apiserver/process"
 )

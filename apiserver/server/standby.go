@@ -21,7 +21,6 @@ import (
 
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
-
 	"byre/sqlstore/replication"
 )
 

@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/storage"
-
 	"byre/apiserver/apitest"
+	"byre/apiserver/storage"
 )
 
 func metaOf(namespace, name string) metav1.ObjectMeta {

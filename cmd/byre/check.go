@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"byre/apiserver/server"
-
 	"byre/cmd/byre/client"
 	"byre/cmd/byre/status"
 	"byre/cmd/byre/transfer"

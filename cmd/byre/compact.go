@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"byre/apiserver/server"
-
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/sqlite"

@@ -17,7 +17,6 @@ import (
 
 	"byre/apiserver/access/auth"
 	"byre/apiserver/controllers"
-
 	"byre/apiserver/server"
 	"byre/apiserver/storage/encoding"
 	"byre/cmd/byre/client"

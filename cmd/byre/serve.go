@@ -18,13 +18,11 @@ import (
 	"byre/aggregator"
 	"byre/apiserver/process"
 	"byre/apiserver/server"
-
 	"byre/crd"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/replication"
-
 	"byre/sqlstore/sqlite"
 )
 

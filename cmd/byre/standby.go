@@ -18,15 +18,12 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
-	"byre/apiserver/server"
-
 	"byre/apiserver/process/pki"
+	"byre/apiserver/server"
 	"byre/cmd/byre/client"
 	"byre/migrations"
-
 	"byre/sqlstore/bucket"
 	"byre/sqlstore/replication"
-
 	"byre/sqlstore/sqlite"
 )
 

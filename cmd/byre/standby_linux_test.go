@@ -25,9 +25,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"byre/apiserver/process/pki"
-	"byre/sqlstore/storetest"
-
 	"byre/sqlstore/postgres/pgtest"
+	"byre/sqlstore/storetest"
 )
 
 // machine is one of two that share a bucket.

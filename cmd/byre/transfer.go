@@ -17,11 +17,9 @@ import (
 	"byre/cmd/byre/client"
 	"byre/cmd/byre/transfer"
 	"byre/migrations"
-
 	"byre/sqlstore"
-	"byre/sqlstore/etcd"
-
 	"byre/sqlstore/backup"
+	"byre/sqlstore/etcd"
 )
 
 // transferCommand is what import and export have in common.

@@ -12,7 +12,6 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"byre/sqlstore"
-
 	"byre/sqlstore/bucket"
 )
 

@@ -21,7 +21,6 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/bucket"
-
 	"byre/sqlstore/storetest"
 )
 

@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"byre/migrations"
-
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
 	"byre/sqlstore/postgres"

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"byre/sqlstore/etcd"
-
 	"byre/sqlstore/postgres/pgtest"
 )
 

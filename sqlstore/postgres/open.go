@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"byre/migrations"
-
 	"byre/sqlstore"
 )
 

@@ -13,7 +13,6 @@ import (
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
-
 	"byre/watch"
 )
 

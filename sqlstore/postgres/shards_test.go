@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"byre/migrations"
-
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"

@@ -10,9 +10,8 @@ import (
 	"testing"
 
 	"byre/sqlstore/bucket"
-	"byre/sqlstore/storetest"
-
 	"byre/sqlstore/replication"
+	"byre/sqlstore/storetest"
 )
 
 func newHost(t *testing.T) *host {

@@ -21,13 +21,12 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/bucket"
-	"byre/sqlstore/storetest"
-
 	"byre/sqlstore/backup"
+	"byre/sqlstore/bucket"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/replication"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // replicated is a database that is replicated.

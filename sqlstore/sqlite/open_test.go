@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"byre/migrations"
-
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
 	"byre/sqlstore/storetest"

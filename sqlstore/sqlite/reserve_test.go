@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"byre/migrations"
-
 	"byre/sqlstore"
 	"byre/sqlstore/bucket"
 	"byre/sqlstore/postgres/pgtest"

@@ -1,11 +1,3 @@
-// Package assets makes the folder that KUBEBUILDER_ASSETS names. It needs no program
-// but byre.
-//
-// controller-runtime's envtest starts the programs "kube-apiserver" and "etcd" of that
-// folder; tests may start "kubectl". All three are links to byre, which behaves
-// according to the name that it is started under. byre contains no kubectl: under that
-// name it runs the user's kubectl (FindKubectl). A kubectl of its own would enlarge a
-// program that is mostly run as a server.
 package standin
 
 import (

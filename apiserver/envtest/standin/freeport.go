@@ -1,11 +1,3 @@
-// Package freeport chooses ports of 127.0.0.1 for tests that start servers which must be told
-// their port before they listen.
-//
-// A port that is merely free may be taken by another program before the server listens on it,
-// or while the server restarts. So each process reserves blocks of ports, as HashiCorp's
-// freeport does (https://pkg.go.dev/github.com/hashicorp/consul/sdk/freeport): it listens on the
-// first port of a block until it ends, and hands out each of the other ports once. Two
-// processes never hand out the same port while both run.
 package standin
 
 import (

@@ -18,17 +18,18 @@ const many = 250
 const childVariable = "FREEPORT_TEST_CHILD"
 
 // takePorts takes ports, prints them, and waits for the end of its input.
-func takePorts() {
+func takePorts() int {
 	for range many {
 		port, err := standin.TakePort()
 		if err != nil {
 			fmt.Println(err)
-			os.Exit(1)
+			return 1
 		}
 		fmt.Println(port)
 	}
 	fmt.Println("end")
 	_, _ = os.Stdin.Read(make([]byte, 1))
+	return 0
 }
 
 func TestTake_NoPortTwice(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"byre/apiserver/envtest/standin"
-
 	"byre/sqlstore/storetest"
 )
 
@@ -37,8 +36,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	case os.Getenv(childVariable) != "":
-		takePorts()
-		os.Exit(0)
+		os.Exit(takePorts())
 	}
 	os.Exit(m.Run())
 }

@@ -347,7 +347,7 @@ func (r *Discovery) Lookup(path string) (DiscoveryHandler, bool) {
 	return r.VersionHandler(gv), ok
 }
 
-// A Handler serves one discovery document, made from the registry's content at the time
+// A DiscoveryHandler serves one discovery document, made from the registry's content at the time
 // of the request.
 type DiscoveryHandler interface {
 	http.Handler

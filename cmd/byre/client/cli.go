@@ -62,6 +62,7 @@ func AddVersion(flags *pflag.FlagSet, shorthand string, text func() string) {
 // VersionError is what a command fails with that is asked for the version.
 type VersionError struct{ Text string }
 
+// Error says what a caller prints that does not know a VersionError.
 func (*VersionError) Error() string { return "the version is asked for" }
 
 type versionFlag struct{ text func() string }

@@ -86,7 +86,7 @@ func row(texts ...string) string {
 	return "(" + strings.Join(literals, ", ") + ")"
 }
 
-// joins joins the elements of steps, and the kinds if a value is the resource of one.
+// joins returns the joins with the elements of steps, and with the kinds if a value is the resource of one.
 func (t *detail) joins(d *dialect, steps []query.Step, kinds []string) string {
 	var joins, conditions string
 	for _, step := range steps {

@@ -23,7 +23,6 @@ import (
 	"byre/aggregator"
 	"byre/apiserver/process"
 	apiserver "byre/apiserver/server"
-
 	"byre/crd"
 	"byre/e2e/robustness/vfs"
 	"byre/migrations"
