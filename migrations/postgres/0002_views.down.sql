@@ -1,6 +1,6 @@
 DROP VIEW change_states;
-DROP VIEW store_state;
-DROP VIEW store_instance;
+DROP FUNCTION store_instance(text, text, integer, oid);
+DROP FUNCTION commits_wait();
 ALTER VIEW changes RENAME COLUMN encoding TO form;
 ALTER VIEW objects RENAME COLUMN encoding TO form;
 ALTER TABLE undo_log RENAME COLUMN encoding TO form;

@@ -1,4 +1,4 @@
--- Views that the program's statements share, and one name, encoding, for what a value is encoded with.
+-- What the program's statements share, and one name, encoding, for what a value is encoded with.
 --
 -- Programs that know only the first step use the name form.
 UPDATE store SET least_version = 2 WHERE id = 1;
@@ -8,26 +8,21 @@ ALTER TABLE undo_log RENAME COLUMN form TO encoding;
 ALTER VIEW objects RENAME COLUMN form TO encoding;
 ALTER VIEW changes RENAME COLUMN form TO encoding;
 
--- store with the instance, which statements compare: while it stays the same no failover, restore or
--- restart has happened, and no migration that shuts out programs. waits is whether commits wait for a
--- standby.
-CREATE VIEW store_instance AS
-SELECT s.id, s.revision, s.compacted, s.epoch, s.lineage, s.tableoid AS table_id, w.waits,
-       concat_ws(' ', s.epoch, s.lineage, s.least_version, s.tableoid,
-                 extract(epoch FROM pg_postmaster_start_time()), w.waits) AS instance
-FROM store s
-CROSS JOIN LATERAL (SELECT current_setting('synchronous_standby_names') <> ''
-                           AND current_setting('synchronous_commit') IN ('on', 'remote_apply') AS waits) w;
+-- Whether commits wait for a standby.
+CREATE FUNCTION commits_wait() RETURNS boolean LANGUAGE sql STABLE AS $$
+SELECT current_setting('synchronous_standby_names') <> ''
+       AND current_setting('synchronous_commit') IN ('on', 'remote_apply')
+$$;
 
--- store_instance with the last revision, and the time and the UID of the newest change, which are NULL if it
--- is deleted. It finds the newest change from the end of the primary key. store.revision is at least the
--- compacted revision; a batch does not change it, and so the newest change may be after it.
-CREATE VIEW store_state AS
-SELECT s.id, greatest(s.revision, l.revision) AS revision, s.compacted, s.epoch, s.instance,
-       l.time AS last_time, l.uid AS last_uid
-FROM store_instance s
-LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
-                   ORDER BY c.revision DESC LIMIT 1) l ON true;
+-- The instance, which statements compare, of a row of store: while it stays the same no failover, restore or
+-- restart has happened, and no migration that shuts out programs. table_id is the tableoid. It is a function
+-- and no view, because a view reads the table that had the name when the view was made: statements must see
+-- the row of a table that was restored in its place. The planner puts the expression into the statement.
+CREATE FUNCTION store_instance(epoch text, lineage text, least_version integer, table_id oid) RETURNS text
+LANGUAGE sql STABLE AS $$
+SELECT concat_ws(' ', epoch, lineage, least_version, table_id, extract(epoch FROM pg_postmaster_start_time()),
+                 commits_wait())
+$$;
 
 -- Each change with the state that it replaced (encoding, expires, value) and the one that it wrote (new_uid
 -- to new_value). That one is in the next change of the same key, which has replaced it, or else in the object,

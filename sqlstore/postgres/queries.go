@@ -10,10 +10,10 @@ SELECT pg_backend_pid(), current_setting('fsync'), current_setting('synchronous_
 // commitLocally is the last statement, because the instance has synchronous_commit.
 const (
 	selectOrigin = `
-SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.table_id,
+SELECT s.lineage, concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()), s.tableoid,
                             NULLIF(current_setting('neon.timeline_id', true), '')),
-       s.waits, pg_last_wal_receive_lsn() IS NOT NULL
-FROM store_instance s WHERE s.id = 1`
+       commits_wait(), pg_last_wal_receive_lsn() IS NOT NULL
+FROM store s WHERE s.id = 1`
 
 	storeLineage  = `UPDATE store SET lineage = $1 WHERE id = 1`
 	commitLocally = `SELECT set_config('synchronous_commit', 'local', true)`
@@ -29,14 +29,19 @@ UPDATE store SET revision = $1, compacted = $1, epoch = gen_random_uuid()::text,
 // selectState selects the state of the store. Every read does so in its own snapshot; see
 // observation. $1 is the revision of the driver's last seen change.
 //
-// It finds the change at the driver's last seen change (h) from the primary key. An equality would let the
-// planner search another index that has the revision in a later column; only the primary key has the order.
+// It finds the newest change (l) from the end of the primary key, and the change at the driver's
+// last seen change (h). An equality would let the planner search another index that has the revision in a later
+// column; only the primary key has the order. store.revision is at least the compacted revision; a batch does
+// not change it, and so the newest change may be after it.
 //
 // The last column is the instance, which other statements compare.
 const selectState = `
-SELECT s.revision, s.compacted, s.epoch, clock_timestamp(), s.last_time, s.last_uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, s.instance
-FROM store_state s
+SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+       store_instance(s.epoch, s.lineage, s.least_version, s.tableoid)
+FROM store s
+LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
+                   ORDER BY c.revision DESC LIMIT 1) l ON true
 LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
                    ORDER BY c.revision LIMIT 1) h ON true
 WHERE s.id = 1`
@@ -69,7 +74,8 @@ SELECT set_config('lock_timeout', $1, $2), set_config('statement_timeout', '0', 
 	// write without the lock; a batch that gives the same id or revision meanwhile makes them
 	// fail on the primary key, as a lost race.
 	lock = `
-SELECT set_config('statement_timeout', $1, true) FROM store_instance s WHERE s.id = 1 AND s.instance = $2::text
+SELECT set_config('statement_timeout', $1, true) FROM store s
+WHERE s.id = 1 AND store_instance(s.epoch, s.lineage, s.least_version, s.tableoid) = $2::text
 FOR UPDATE`
 
 	// lockAny takes the writers' lock on any server.
@@ -86,12 +92,12 @@ FOR UPDATE`
 	addResources = `
 INSERT INTO resources (id, "group", resource, defined_by, compacted)
 SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted
-FROM store_instance s,
+FROM store s,
      (SELECT DISTINCT w."group", w.resource, w.defined_by
       FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
       WHERE (SELECT r.id FROM resources r
              WHERE r."group" = w."group" AND r.resource = w.resource AND r.defined_by = w.defined_by) IS NULL) n
-WHERE s.id = 1 AND s.instance = $4::text`
+WHERE s.id = 1 AND store_instance(s.epoch, s.lineage, s.least_version, s.tableoid) = $4::text`
 
 	// applyBatch makes the writes whose preconditions hold (asked.effective), gives them
 	// the next revisions in their order, and returns one row for each write of the batch.
@@ -103,11 +109,15 @@ WHERE s.id = 1 AND s.instance = $4::text`
 	// updates and deletes find it by its ctid, which nobody changes meanwhile, and a scan of TIDs is their only plan.
 	applyBatch = `
 WITH k AS MATERIALIZED (
-    SELECT s.revision,
-           s.instance = $22::text AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= s.revision OR coalesce((
+    SELECT l.revision,
+           store_instance(s.epoch, s.lineage, s.least_version, s.tableoid) = $22::text
+               AND ($19::bigint <= s.compacted OR $20::text = '' AND $19 <= l.revision OR coalesce((
                SELECT h.time = NULLIF($20, '')::timestamptz AND h.uid = $21::text
                FROM undo_log h WHERE h.revision >= $19 AND h.revision <= $19 ORDER BY h.revision LIMIT 1), false)) AS holds
-    FROM store_state s WHERE s.id = 1
+    FROM store s
+    CROSS JOIN LATERAL (SELECT greatest(s.revision, (SELECT c.revision FROM undo_log c WHERE c.revision >= s.revision
+                                                     ORDER BY c.revision DESC LIMIT 1)) AS revision) l
+    WHERE s.id = 1
 ), met AS MATERIALIZED (
     SELECT q.n FROM unnest($24::text[], $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::bigint[]) WITH ORDINALITY
          AS q("group", resource, defined_by, namespace, name, uid, generation, n)
@@ -319,10 +329,13 @@ WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind
 	// selectObject also returns a row if the object does not exist: then only the columns
 	// of the state are set.
 	selectObject = `
-SELECT s.revision, s.compacted, s.epoch, clock_timestamp(), s.last_time, s.last_uid, h.time, h.uid,
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, s.instance,
+SELECT greatest(s.revision, l.revision), s.compacted, s.epoch, clock_timestamp(), l.time, l.uid, h.time, h.uid,
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+       store_instance(s.epoch, s.lineage, s.least_version, s.tableoid),
        o.uid, o.created_revision, o.revision, o.encoding, o.expires, o.value
-FROM store_state s
+FROM store s
+LEFT JOIN LATERAL (SELECT c.revision, c.time, c.uid FROM undo_log c WHERE c.revision >= s.revision
+                   ORDER BY c.revision DESC LIMIT 1) l ON true
 LEFT JOIN LATERAL (SELECT c.time, c.uid FROM undo_log c WHERE c.revision >= $1 AND c.revision <= $1
                    ORDER BY c.revision LIMIT 1) h ON true
 LEFT JOIN LATERAL (SELECT * FROM current_objects
