@@ -247,7 +247,7 @@ func TestCerts_StatusInEachFormat(t *testing.T) {
 	status, out, _ := call("certs", "status", "--data-dir", dir)
 	lines := strings.Split(out, "\n")
 	if status != 0 || len(lines) != 10 || !strings.HasPrefix(lines[0], "CERTIFICATE") ||
-		!strings.Contains(lines[2], "364d") || !strings.Contains(lines[2], "localhost,kubernetes,") {
+		!strings.Contains(lines[2], "364d") || !strings.Contains(lines[2], ".cluster.local,localhost,") {
 		t.Errorf("status %d\n%s", status, out)
 	}
 	if status, out, _ := call("certs", "status", "--data-dir", dir, "-o", "json"); status != 0 ||

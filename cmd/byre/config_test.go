@@ -148,6 +148,9 @@ func TestConfiguration_IsThatOfEachCommand(t *testing.T) {
 			{"export", "etcd", file + ".etcd"},
 			{"certs", "status"}, {"kubeconfig", "--user=alice"}, {"migrate", "status"}, {"sql", "views"},
 		} {
+			if args[0] == "sql" && !strings.HasPrefix(server.endpoint, "sqlite:") {
+				continue // on PostgreSQL the server keeps the views
+			}
 			succeed(t, args...)
 		}
 		if out := output(t, "compact"); !strings.Contains(out, "all younger than --keep 1h0m0s") {

@@ -99,6 +99,8 @@ var noSQL = []string{
 var leaves = []string{
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app",
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names",
+	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm",
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil",
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/admission",
 	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc",
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust",

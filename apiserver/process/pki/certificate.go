@@ -3,15 +3,10 @@ package pki
 import (
 	"cmp"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +21,8 @@ import (
 
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+	kubeadmapi "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 
 	"byre/migrations"
 )
@@ -38,27 +35,29 @@ const (
 	renewBefore = 30 * 24 * time.Hour
 	// backdate allows for clients whose clock is behind the server's.
 	backdate = 5 * time.Minute
+	// keyType has keys that take microseconds. An RSA key of the same strength would take most of a
+	// second of the first start.
+	keyType = kubeadmapi.EncryptionAlgorithmECDSAP256
 )
 
-// certificateProfile is the required content of a leaf certificate.
-type certificateProfile struct {
-	commonName    string
-	organizations []string
-	usage         x509.ExtKeyUsage
-	dnsNames      []string
-	ips           []net.IP
-	// lifetime is how long the certificate is valid; 0 means leafLifetime.
-	lifetime time.Duration
+// certificateProfile is the required content of a leaf certificate. If NotAfter is zero, the lifetime is
+// leafLifetime.
+type certificateProfile pkiutil.CertConfig
+
+func newProfile(name string, usage x509.ExtKeyUsage, groups ...string) certificateProfile {
+	return certificateProfile{
+		Config:              certutil.Config{CommonName: name, Organization: groups, Usages: []x509.ExtKeyUsage{usage}},
+		EncryptionAlgorithm: keyType,
+	}
 }
 
 func servingProfile(hosts []string) certificateProfile {
-	p := certificateProfile{commonName: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth}
+	p := newProfile("kube-apiserver", x509.ExtKeyUsageServerAuth)
 	for _, host := range hosts {
-		switch ip := net.ParseIP(host); {
-		case ip == nil:
-			p.dnsNames = append(p.dnsNames, host)
-		case !slices.ContainsFunc(p.ips, ip.Equal):
-			p.ips = append(p.ips, ip)
+		if ip := net.ParseIP(host); ip == nil {
+			p.AltNames.DNSNames = append(p.AltNames.DNSNames, host)
+		} else {
+			p.AltNames.IPs = append(p.AltNames.IPs, ip)
 		}
 	}
 	return p
@@ -66,7 +65,7 @@ func servingProfile(hosts []string) certificateProfile {
 
 // clientProfile is the profile of the client certificate of a user with groups.
 func clientProfile(name string, groups ...string) certificateProfile {
-	return certificateProfile{commonName: name, organizations: groups, usage: x509.ExtKeyUsageClientAuth}
+	return newProfile(name, x509.ExtKeyUsageClientAuth, groups...)
 }
 
 // isExpiring reports whether cert ends within renewBefore.
@@ -85,12 +84,12 @@ func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.T
 	if prolongs || isEarly || cert.CheckSignatureFrom(by) != nil {
 		return false
 	}
-	for _, name := range p.dnsNames {
+	for _, name := range p.AltNames.DNSNames {
 		if !slices.Contains(cert.DNSNames, name) {
 			return false
 		}
 	}
-	for _, ip := range p.ips {
+	for _, ip := range p.AltNames.IPs {
 		if !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
 			return false
 		}
@@ -101,79 +100,29 @@ func (p certificateProfile) isSatisfiedBy(cert, by *x509.Certificate, now time.T
 // addNamesOf adds the names of the certificate that is replaced. Otherwise servers that
 // share a directory would remove each other's names at each start.
 func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
-	for _, name := range before.DNSNames {
-		if !slices.Contains(p.dnsNames, name) {
-			p.dnsNames = append(p.dnsNames, name)
-		}
-	}
-	for _, ip := range before.IPAddresses {
-		if !slices.ContainsFunc(p.ips, ip.Equal) {
-			p.ips = append(p.ips, ip)
-		}
-	}
+	p.AltNames.DNSNames = append(p.AltNames.DNSNames, before.DNSNames...)
+	p.AltNames.IPs = append(p.AltNames.IPs, before.IPAddresses...)
 }
 
 // issue generates a key and a certificate of the profile, signed by the CA.
-func (p certificateProfile) issue(by certificateAuthority, now time.Time) (der []byte, key crypto.Signer, err error) {
-	key, err = newKey()
-	if err != nil {
-		return nil, nil, err
+func (p certificateProfile) issue(by certificateAuthority, now time.Time) (*x509.Certificate, crypto.Signer, error) {
+	if p.NotBefore = now.Add(-backdate); p.NotAfter.IsZero() {
+		p.NotAfter = now.Add(leafLifetime)
 	}
-	ends := []time.Time{now.Add(cmp.Or(p.lifetime, leafLifetime)), by.cert.NotAfter}
-	template := &x509.Certificate{
-		Subject:   pkix.Name{CommonName: p.commonName, Organization: p.organizations},
-		NotBefore: now.Add(-backdate),
-		// A leaf does not outlive its CA.
-		NotAfter:              slices.MinFunc(ends, time.Time.Compare),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{p.usage},
-		BasicConstraintsValid: true,
-		DNSNames:              p.dnsNames,
-		IPAddresses:           p.ips,
+	if p.NotAfter.After(by.cert.NotAfter) { // a leaf does not outlive its CA
+		p.NotAfter = by.cert.NotAfter
 	}
-	der, err = x509.CreateCertificate(rand.Reader, template, by.cert, key.Public(), by.signer)
-	if err != nil {
-		return nil, nil, fmt.Errorf("signing the certificate of %s: %w", p.commonName, err)
-	}
-	return der, key, nil
+	return pkiutil.NewCertAndKey(by.cert, by.signer, (*pkiutil.CertConfig)(&p))
 }
 
 // issuePEM is issue for a kubeconfig.
 func (p certificateProfile) issuePEM(by certificateAuthority, now time.Time) (cert, key []byte, err error) {
-	der, signer, err := p.issue(by, now)
+	issued, signer, err := p.issue(by, now)
 	if err != nil {
 		return nil, nil, err
 	}
 	key, err = keyutil.MarshalPrivateKeyToPEM(signer)
-	return encodeCert(der), key, err
-}
-
-func newCertificateAuthority(name string, now time.Time) (*x509.Certificate, crypto.Signer, error) {
-	key, err := newKey()
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: name},
-		DNSNames:              []string{name},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(authorityLifetime),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment | x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making the authority %s: %w", name, err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	return cert, key, err
-}
-
-// newKey generates an ECDSA P-256 key, which takes microseconds. An RSA key of the same
-// strength would take most of a second of the first start.
-func newKey() (crypto.Signer, error) {
-	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	return pkiutil.EncodeCertPEM(issued), key, err
 }
 
 func sameKey(a, b crypto.PublicKey) bool {
@@ -264,8 +213,8 @@ func sum(data []byte) string {
 // recordIssued adds the certificate and the key that are to replace what is in the files of a leaf,
 // which are this program's. It keeps the fingerprints of these, and no others: they stay in place if
 // the process ends before the files are written.
-func (k *ensurer) recordIssued(l leaf, current pair, der []byte, key crypto.PublicKey) error {
-	certs, keys := [][]byte{der}, []crypto.PublicKey{key}
+func (k *ensurer) recordIssued(l leaf, current pair, cert *x509.Certificate) error {
+	certs, keys := [][]byte{cert.Raw}, []crypto.PublicKey{cert.PublicKey}
 	if current.cert != nil {
 		certs, keys = append(certs, current.cert.Raw), append(keys, current.cert.PublicKey)
 	}
@@ -354,11 +303,11 @@ func (k *ensurer) writeKey(path string, key crypto.Signer, others ...migrations.
 }
 
 func (k *ensurer) writePublic(path string, key crypto.PublicKey) error {
-	der, err := x509.MarshalPKIXPublicKey(key)
+	data, err := pkiutil.EncodePublicKeyPEM(key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return k.write(path, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), certMode)
+	return k.write(path, data, certMode)
 }
 
 // write makes a file, and others with it. What they replace stays beside them. Where one can't be written, all stay
@@ -414,10 +363,6 @@ func (k *ensurer) backup(path string, content []byte, mode fs.FileMode) error {
 		}
 		return migrations.WriteFileOwned(to, content, mode)
 	}
-}
-
-func encodeCert(der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der})
 }
 
 // VerifyServing returns an error if a client that trusts the certificates in rootCAFile, and

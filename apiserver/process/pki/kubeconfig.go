@@ -205,7 +205,7 @@ func NewKubeconfig(c Config, user User) ([]byte, error) {
 		return nil, err
 	}
 	profile := clientProfile(user.Name, user.Groups...)
-	profile.lifetime = user.Lifetime
+	profile.NotAfter = c.Now.Add(user.Lifetime)
 	cert, key, err := profile.issuePEM(k.ca, c.Now)
 	if err != nil {
 		return nil, err

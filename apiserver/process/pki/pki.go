@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
+
 	"byre/migrations"
 )
 
@@ -172,9 +175,13 @@ func (k *ensurer) createCA(name, certPath, keyPath string) (pair, error) {
 	temporary := certPath + ".new"
 	p, err := readPair(temporary, keyPath)
 	if err == nil && p.signer == nil {
-		p.cert, p.signer, err = newCertificateAuthority(name, k.config.Now)
+		p.cert, p.signer, err = pkiutil.NewCertificateAuthority(&pkiutil.CertConfig{
+			Config:              certutil.Config{CommonName: name, NotBefore: k.config.Now.Add(-backdate)},
+			NotAfter:            k.config.Now.Add(authorityLifetime),
+			EncryptionAlgorithm: keyType,
+		})
 		if err == nil {
-			err = migrations.WriteFileOwned(temporary, encodeCert(p.cert.Raw), certMode)
+			err = migrations.WriteFileOwned(temporary, pkiutil.EncodeCertPEM(p.cert), certMode)
 		}
 		if err == nil {
 			err = k.writeKey(keyPath, p.signer)
@@ -204,7 +211,7 @@ func (k *ensurer) leaf(name string) leaf {
 	case nameKubeletClient:
 		profile := clientProfile(KubeletClientName)
 		if k.config.AdminGroup == SystemMasters { // without RBAC nothing else gives it rights
-			profile.organizations = []string{SystemMasters}
+			profile.Organization = []string{SystemMasters}
 		}
 		return leaf{f.KubeletClientCert, f.KubeletKey, k.ca, profile}
 	case nameFrontProxy:
@@ -261,16 +268,17 @@ func (k *ensurer) ensureLeaf(l leaf) error {
 func (k *ensurer) issue(l leaf, current pair) error {
 	if current.cert != nil {
 		l.profile.addNamesOf(current.cert)
-		l.profile.organizations = current.cert.Subject.Organization // a renewal changes no rights
+		l.profile.Organization = current.cert.Subject.Organization // a renewal changes no rights
 	}
-	der, key, err := l.profile.issue(l.by, k.config.Now)
+	cert, key, err := l.profile.issue(l.by, k.config.Now)
 	if err != nil {
 		return err
 	}
-	if err := k.recordIssued(l, current, der, key.Public()); err != nil {
+	if err := k.recordIssued(l, current, cert); err != nil {
 		return err
 	}
-	return k.writeKey(l.keyPath, key, migrations.OwnedFile{Path: l.certPath, Data: encodeCert(der), Mode: certMode})
+	data := pkiutil.EncodeCertPEM(cert)
+	return k.writeKey(l.keyPath, key, migrations.OwnedFile{Path: l.certPath, Data: data, Mode: certMode})
 }
 
 // ensureServiceAccountKey creates the key that signs service account tokens, or sa.pub if
@@ -288,7 +296,7 @@ func (k *ensurer) ensureServiceAccountKey() error {
 	case exists(k.files.ServiceAccount):
 		return fmt.Errorf("%s exists, but %s does not", k.files.ServiceAccount, k.files.ServiceAccountKey)
 	}
-	signer, err := newKey()
+	signer, err := pkiutil.NewPrivateKey(keyType)
 	if err != nil {
 		return err
 	}
