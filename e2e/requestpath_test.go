@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"flag"
 	"io"
 	"net/http"
@@ -160,22 +159,29 @@ type covered struct {
 func startCovered(t *testing.T) *covered {
 	t.Helper()
 	dir := t.TempDir()
-	added, overlay := filepath.Join(dir, "counters.go"), filepath.Join(dir, "overlay.json")
-	files, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(programs.Root(), "cmd", "byre", "counters.go"): added},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{added: []byte(counters), overlay: files} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
+	tree, program := filepath.Join(dir, "tree"), filepath.Join(dir, "byre")
+	// The file is added to a copy: the tool that adds counters reads no overlay.
+	folders := []string{"aggregator", "apiserver", "cmd", "crd", "migrations", "sqlstore", "watch"}
+	for _, name := range folders {
+		if err := os.CopyFS(filepath.Join(tree, name), os.DirFS(filepath.Join(programs.Root(), name))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	program := filepath.Join(dir, "byre")
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(programs.Root(), name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(tree, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(tree, "cmd", "byre", "counters.go"), []byte(counters), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-cover", "-covermode=atomic", "-coverpkg=byre/...",
-		"-overlay", overlay, "-o", program, "./cmd/byre")
-	build.Dir = programs.Root()
+		"-o", program, "./cmd/byre")
+	build.Dir = tree
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
