@@ -106,13 +106,14 @@ func (p *certificateProfile) addNamesOf(before *x509.Certificate) {
 
 // issue generates a key and a certificate of the profile, signed by the CA.
 func (p certificateProfile) issue(by certificateAuthority, now time.Time) (*x509.Certificate, crypto.Signer, error) {
-	if p.NotBefore = now.Add(-backdate); p.NotAfter.IsZero() {
-		p.NotAfter = now.Add(leafLifetime)
+	config := pkiutil.CertConfig(p)
+	if config.NotBefore = now.Add(-backdate); config.NotAfter.IsZero() {
+		config.NotAfter = now.Add(leafLifetime)
 	}
-	if p.NotAfter.After(by.cert.NotAfter) { // a leaf does not outlive its CA
-		p.NotAfter = by.cert.NotAfter
+	if config.NotAfter.After(by.cert.NotAfter) { // a leaf does not outlive its CA
+		config.NotAfter = by.cert.NotAfter
 	}
-	return pkiutil.NewCertAndKey(by.cert, by.signer, (*pkiutil.CertConfig)(&p))
+	return pkiutil.NewCertAndKey(by.cert, by.signer, &config)
 }
 
 // issuePEM is issue for a kubeconfig.
