@@ -35,7 +35,7 @@ import (
 
 	"byre/apiserver/apitest"
 	"byre/apiserver/handlers"
-	discovery "byre/apiserver/handlers/documents"
+	"byre/apiserver/handlers/documents"
 	"byre/apiserver/process"
 	"byre/apiserver/storage"
 	"byre/crd"
@@ -127,8 +127,8 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dep
 	})
 	store, feed := dbtest.RunStore(t, driver, watch.Options{})
 	transport := &process.LoopbackTransport{}
-	documents := discovery.NewOpenAPI()
-	s := &server{store: store, config: process.LoopbackConfig(transport), openapi: documents}
+	openAPI := documents.NewOpenAPI()
+	s := &server{store: store, config: process.LoopbackConfig(transport), openapi: openAPI}
 	var err error
 	dependencies := process.Dependencies{
 		Storage:          storage.Backend{Store: store, Feed: feed, Program: "test"},
@@ -137,8 +137,8 @@ func newServer(t testing.TB, driver sqlstore.Driver, adjust ...func(*process.Dep
 			Authorizer:        authorizerfactory.NewAlwaysAllowAuthorizer(),
 			MinRequestTimeout: time.Hour, // no watch ends by its timeout on a slow machine
 		},
-		Discovery:       discovery.NewDiscovery("127.0.0.1:0"),
-		OpenAPI:         documents,
+		Discovery:       documents.NewDiscovery("127.0.0.1:0"),
+		OpenAPI:         openAPI,
 		Build:           "test",
 		Loopback:        s.config,
 		ServiceResolver: webhook.NewDefaultServiceResolver(),

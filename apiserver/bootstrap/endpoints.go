@@ -12,7 +12,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
-	factory "byre/apiserver/storage"
+	"byre/apiserver/storage"
 )
 
 // endpointsInterval is the time between two renewals of this server's lease. It must be
@@ -135,7 +135,7 @@ type storedLeases struct {
 // NewStoredLeases returns leases for servers that share a database. They are stored in
 // the storage that options returns for the resource apiserveripinfo.
 func NewStoredLeases(options generic.RESTOptionsGetter) (reconcilers.Leases, error) {
-	store, prefix, err := factory.NewRawStorage(options, api.Resource("apiserveripinfo"),
+	store, prefix, err := storage.NewRawStorage(options, api.Resource("apiserveripinfo"),
 		func() runtime.Object { return &api.Endpoints{} }, func() runtime.Object { return &api.EndpointsList{} })
 	if err != nil {
 		return nil, err

@@ -121,8 +121,8 @@ func TestAudit_NamesTheImpersonatedUser(t *testing.T) {
 	var served []string
 	server := serve(t, cfg, func(_ http.ResponseWriter, r *http.Request) {
 		of, _ := request.UserFrom(r.Context())
-		served = append(served, fmt.Sprintf("%s%s%d%s", of.GetName(), of.GetGroups(), len(of.GetExtra()),
-			write.RealUser(r.Context())))
+		realUser, _ := write.RealUser(r.Context())
+		served = append(served, fmt.Sprintf("%s%s%d%s", of.GetName(), of.GetGroups(), len(of.GetExtra()), realUser))
 	})
 	get(t, server.URL+"/api", "")
 	get(t, server.URL+"/api", "", "Impersonate-User", "bob", "Impersonate-Group", "devs")

@@ -215,7 +215,7 @@ func newRequest(ctx context.Context, verb, manager string) *storage.Request {
 	if isOfUser {
 		r.Author.User = who.GetName()
 	}
-	realUser, impersonates := realUser(ctx)
+	realUser, impersonates := RealUser(ctx)
 	r.Author.RealUser = realUser
 	isDelete := r.Author.Verb == "delete" || r.Author.Verb == "deletecollection"
 	// The quota does not apply to the server's own requests. It applies to a user who impersonates the server.
@@ -233,13 +233,8 @@ func WithRealUser(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, realUserKey{}, name)
 }
 
-// RealUser returns the name of WithRealUser; empty if the request impersonates nobody.
-func RealUser(ctx context.Context) string {
-	name, _ := realUser(ctx)
-	return name
-}
-
-func realUser(ctx context.Context) (name string, impersonates bool) {
+// RealUser returns the name of WithRealUser, and whether the request impersonates another user.
+func RealUser(ctx context.Context) (name string, impersonates bool) {
 	name, impersonates = ctx.Value(realUserKey{}).(string)
 	return name, impersonates
 }

@@ -22,7 +22,7 @@ import (
 
 	"byre/aggregator"
 	"byre/apiserver/process"
-	apiserver "byre/apiserver/server"
+	"byre/apiserver/server"
 	"byre/crd"
 	"byre/e2e/robustness/vfs"
 	"byre/migrations"
@@ -70,7 +70,7 @@ func prepareVFS() error {
 }
 
 func serve(ctx context.Context, args []string) error {
-	o := apiserver.NewOptions()
+	o := server.NewOptions()
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	for _, set := range o.Flags().FlagSets {
 		flags.AddFlagSet(set)
@@ -86,7 +86,7 @@ func serve(ctx context.Context, args []string) error {
 		return err
 	}
 	var custom *crd.Server
-	server, err := apiserver.New(ctx, apiserver.Config{
+	s, err := server.New(ctx, server.Config{
 		Options:      completed,
 		OpenDatabase: open,
 		CustomResources: func(d process.Dependencies, next http.Handler) (process.ChainServer, error) {
@@ -100,32 +100,32 @@ func serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return server.Run(ctx)
+	return s.Run(ctx)
 }
 
 // open opens SQLite with a driver that ends the process at the point of KILL_AT.
-func open(ctx context.Context, o apiserver.StoreOptions) (apiserver.Database, error) {
+func open(ctx context.Context, o server.StoreOptions) (server.Database, error) {
 	dsn, err := o.DSN()
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	_, path, err := migrations.ParseEndpoint(dsn)
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	state, err := migrations.Up(ctx, dsn)
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	opened, err := sqlite.Open(ctx, path, sqlite.Options{})
 	if err != nil {
-		return apiserver.Database{}, err
+		return server.Database{}, err
 	}
 	driver := &driver{Driver: opened, point: os.Getenv("KILL_AT")}
 	if driver.point != "" {
 		if driver.after, err = strconv.ParseInt(os.Getenv("KILL_AFTER"), 10, 64); err != nil {
-			return apiserver.Database{}, err
+			return server.Database{}, err
 		}
 	}
-	return apiserver.Database{Name: path, Schema: int(state.Current), Driver: driver}, nil
+	return server.Database{Name: path, Schema: int(state.Current), Driver: driver}, nil
 }
