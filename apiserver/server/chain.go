@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -30,17 +29,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/tracing"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"byre/apiserver/access/auth"
-	"byre/apiserver/controllers"
 	"byre/apiserver/handlers"
 	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
-	"byre/apiserver/history"
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/query"
@@ -57,11 +55,7 @@ func effectiveVersion() basecompatibility.EffectiveVersion {
 
 // builtinAPI is the built-in API, of Kubernetes and byre's own groups, with the models of its types.
 type builtinAPI struct {
-	groups  []handlers.Group
-	changes *history.Storage
-	queries *query.Storage // nil without --enable-sql
-	// tables are those that queries read. Each server of the chain adds its own.
-	tables query.Servers
+	groups []handlers.Group
 	models *documents.Models
 	// schemas makes the schemas of the groups' types.
 	schemas func() (map[string]*spec.Schema, error)
@@ -69,12 +63,25 @@ type builtinAPI struct {
 	types *managedfields.TypeConverter
 }
 
-// newBuiltinAPI adds byre's own groups to those of Kubernetes.
+// newBuiltinAPI joins Kubernetes' groups and others, whose types have definitions too.
 func newBuiltinAPI(
-	o Completed, s *storageBackend, a authorizer.Authorizer, kubernetes *registry.Builtin,
+	kubernetes, others []handlers.Group, definitions openapicommon.GetOpenAPIDefinitions,
 ) (*builtinAPI, error) {
+	api := &builtinAPI{groups: slices.Concat(kubernetes, others)}
+	names, err := handlers.ModelNames(api.groups)
+	if err != nil {
+		return nil, err
+	}
+	api.models = documents.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(api.groups)...)
+	api.schemas = api.models.Schemas(names...)
+	api.types = managedfields.NewTypeConverter(api.schemas)
+	return api, nil
+}
+
+// newChanges makes what reads the changes of all resources.
+func newChanges(s *storageBackend, a authorizer.Authorizer) *changes.Log {
 	builtin := storage.BuiltinResources(effectiveVersion())
-	log := &changes.Log{
+	return &changes.Log{
 		Driver:       s.database.Driver,
 		Authorizer:   a,
 		Transformers: s.Transformers,
@@ -85,30 +92,6 @@ func newBuiltinAPI(
 			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
 		},
 	}
-	api := &builtinAPI{changes: history.New(history.Config{Log: log, Feed: s.Feed})}
-	api.groups = append(kubernetes.Groups(), history.NewGroup(api.changes))
-	if o.SQL.Enabled {
-		api.queries = query.New(query.Config{
-			Feed:        s.Feed,
-			Log:         log,
-			Tables:      &api.tables,
-			Timeout:     o.SQL.Timeout,
-			Memory:      o.SQL.Memory.Value(),
-			Concurrency: o.SQL.Parallel(),
-		})
-		api.groups = append(api.groups, query.NewGroup(api.queries))
-	}
-	names, err := handlers.ModelNames(api.groups)
-	if err != nil {
-		return nil, err
-	}
-	definitions := documents.Join(generated.GetOpenAPIDefinitions, history.Definitions, query.Definitions)
-	api.models = documents.NewModels(effectiveVersion().EmulationVersion().String(), definitions, schemesOf(api.groups)...)
-	api.schemas = api.models.Schemas(names...)
-	api.types = managedfields.NewTypeConverter(api.schemas)
-	tables, err := query.NewBuiltinTables(kubernetes.Groups(), s.getter.Lookup, api.schemas)
-	api.tables = query.Servers{tables}
-	return api, err
 }
 
 // schemesOf returns the schemes of groups, each once.
@@ -201,10 +184,11 @@ type chain struct {
 // API, the other paths of this server, the aggregator. checks are those of this server; those of the
 // other servers are added.
 func newChain(
-	config Config, d process.Dependencies, s *storageBackend, a *access, builtin *builtinAPI, checks process.HealthChecks,
+	config Config, d process.Dependencies, s *storageBackend, a *access, builtin *builtinAPI, features Part,
+	checks process.HealthChecks,
 ) (*chain, error) {
 	c := &chain{handler: notfoundhandler.New(legacyscheme.Codecs, endpointfilters.NoMuxAndDiscoveryIncompleteKey)}
-	if err := c.add(config.CustomResources, d, builtin); err != nil {
+	if err := c.add(config.CustomResources, d); err != nil {
 		return nil, err
 	}
 	api, err := handlers.New(handlers.Config{
@@ -221,11 +205,9 @@ func newChain(
 	d.OpenAPI.Set("builtin", builtin.models.Source(roots, d.Build))
 	paths := mux.NewPathRecorderMux("byre")
 	paths.NotFoundHandler(api)
-	if builtin.queries != nil {
-		paths.UnlistedHandle(query.Path, query.NewHandler(builtin.queries, a.admission.Plugins, api))
-	}
+	features.Handle(paths, api)
 	c.handler = paths
-	if err := c.add(config.Aggregator, d, builtin); err != nil {
+	if err := c.add(config.Aggregator, d); err != nil {
 		return nil, err
 	}
 	for _, server := range c.servers {
@@ -238,7 +220,7 @@ func newChain(
 
 // add makes a server that delegates to the chain so far, and puts it before it. Where newServer is
 // nil, the chain stays as it is.
-func (c *chain) add(newServer process.NewChainServer, d process.Dependencies, builtin *builtinAPI) error {
+func (c *chain) add(newServer process.NewChainServer, d process.Dependencies) error {
 	if newServer == nil {
 		return nil
 	}
@@ -247,9 +229,6 @@ func (c *chain) add(newServer process.NewChainServer, d process.Dependencies, bu
 		return err
 	}
 	c.handler, c.servers = server, append(c.servers, server)
-	if tables, ok := server.(query.Tables); ok {
-		builtin.tables = append(builtin.tables, tables)
-	}
 	return nil
 }
 
@@ -257,7 +236,7 @@ func (c *chain) add(newServer process.NewChainServer, d process.Dependencies, bu
 // and keys that the server issues itself; the kubelet client uses them unless flags
 // name others.
 func newRegistry(
-	o Completed, n network, s *storageBackend, files pki.Files, c clients, a *auth.Auth,
+	o Completed, n network, s *storageBackend, files pki.Files, c clients, a *auth.Auth, componentStatuses []string,
 ) (*registry.Builtin, error) {
 	kubelet := *o.Cluster.Kubelet
 	if kubelet.TLSClientConfig.CertFile == "" {
@@ -297,19 +276,8 @@ func newRegistry(
 
 		ProxyTransport: newProxyTransport(n.egress.cluster),
 		StoreReady:     s.checkDatabase,
-		InProcess:      inProcess(o),
+		InProcess:      componentStatuses,
 	})
-}
-
-// inProcess returns the names, as component statuses have them, of the components whose work this process does.
-func inProcess(o Completed) (names []string) {
-	if len(o.EnabledControllers) > 0 {
-		names = append(names, "controller-manager")
-	}
-	if o.WithScheduler {
-		names = append(names, "scheduler")
-	}
-	return names
 }
 
 // Tables describes the tables of all built-in resources that have objects, enabled or not, as a server of the
@@ -428,40 +396,6 @@ func (c clients) as(component string, who user.Info) *rest.Config {
 	config.UserAgent = fmt.Sprintf("%s/%s (%s) kubernetes/%.7s", component, version, info.Platform,
 		cmp.Or(info.GitCommit, "unknown"))
 	return config
-}
-
-// newControllers makes the runner of the controllers.
-func newControllers(
-	o Completed, n network, s *storageBackend, certs *certificates, c clients, others *chain,
-) (*controllers.Runner, error) {
-	files := certs.files
-	rootCA, err := os.ReadFile(cmp.Or(o.Serving.RootCAFile, files.CACert)) // the CA that clients verify the server by
-	if err != nil {
-		return nil, err
-	}
-	config := controllers.Config{
-		Controllers:           o.EnabledControllers,
-		ClientConfig:          c.as,
-		Self:                  c.kube,
-		RootCA:                rootCA,
-		WithControllerManager: o.WithControllerManager,
-		WithScheduler:         o.WithScheduler,
-		Files: controllers.Files{
-			CACert: files.CACert, CAKey: files.CAKey,
-			ServiceAccountKey: o.Auth.Authentication.SigningKeyFile,
-		},
-		NewMetadataWatch: func(gr schema.GroupResource) *storage.MetadataWatch {
-			return watchStored(s.getter, others.servers, gr)
-		},
-		ServerID:   n.id,
-		Hosts:      certs.hosts,
-		Shared:     s.database.Shared,
-		EpochEnded: s.Feed.EpochEnded,
-	}
-	if s.fork != nil {
-		config.Controllers, config.WithControllerManager, config.WithScheduler = nil, false, false
-	}
-	return controllers.New(config)
 }
 
 // watchStored watches the metadata of a resource's objects in their stored bytes. It

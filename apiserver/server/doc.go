@@ -13,11 +13,16 @@
 // where byre runs under the name kube-apiserver (kubeapiserver.go). A test compares the flags with
 // those of kube-apiserver.
 //
+// # Features
+//
+// An optional part is one Feature, which adds a Part to a server: history.go, sql.go, replication.go,
+// backups.go, controllers.go. The list is in feature.go.
+//
 // # Assembly
 //
 // Server.build makes the parts. The constructor of each takes those that it needs: the network, the
-// storage backend, the clients, access, the built-in API, the delegation chain, the controllers, the
-// HTTP servers. Server.stages lists the components that run, in the order in which they start. Both
+// storage backend, the clients, access, the features, the built-in API, the delegation chain, the HTTP
+// servers. Server.stages lists the components that run, in the order in which they start. Both
 // are in server.go.
 //
 // # What is promised

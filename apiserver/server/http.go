@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,11 +29,9 @@ import (
 	"byre/apiserver/access/admission"
 	"byre/apiserver/access/auth"
 	"byre/apiserver/access/filters"
-	"byre/apiserver/console"
 	"byre/apiserver/controllers"
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
-	"byre/apiserver/query"
 )
 
 const (
@@ -65,10 +62,11 @@ type httpServers struct {
 }
 
 // newHTTPServers makes the servers, whose requests pass the filters and then the chain. It lets the
-// requests of transport pass them too.
+// requests of transport pass them too. wrap puts
+// the features' handlers before the filters of a listener.
 func newHTTPServers(
 	ctx context.Context, o Completed, n network, files pki.Files, transport *process.LoopbackTransport, a *access,
-	signals *process.Signals, handler http.Handler,
+	signals *process.Signals, handler http.Handler, wrap func(http.Handler) (http.Handler, error),
 ) (*httpServers, error) {
 	// Loopback requests pass the same filters, but a shutdown neither counts nor
 	// refuses them: the controllers stop after the clients of the listeners.
@@ -93,7 +91,7 @@ func newHTTPServers(
 		NonLongRunningRequests:  h.requests,
 		WatchRequests:           h.watches,
 	})
-	secure, err := h.withConsole(o, filters.Chain(config)(handler))
+	secure, err := wrap(filters.Chain(config)(handler))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +102,7 @@ func newHTTPServers(
 		// Requests to --insecure-port pass the same filters, but every one is an administrator's.
 		config.Authenticator = process.NewInsecureAuthenticator()
 		config.HTTP2 = false
-		insecure, err := h.withConsole(o, filters.Chain(config)(handler))
+		insecure, err := wrap(filters.Chain(config)(handler))
 		if err != nil {
 			return nil, err
 		}
@@ -144,20 +142,6 @@ func (h *httpServers) servers() []*http.Server {
 		return []*http.Server{h.tls}
 	}
 	return []*http.Server{h.tls, h.plain}
-}
-
-// withConsole puts the console before a server's filters, if it is on.
-func (h *httpServers) withConsole(o Completed, handler http.Handler) (http.Handler, error) {
-	if !o.Console {
-		return handler, nil
-	}
-	return console.New(console.Config{
-		Server: handler,
-		HasName: func(host string) bool {
-			return strings.EqualFold(host, o.Generic.ExternalHost) || h.certs.HasName(host)
-		},
-		Now: time.Now, Timeout: o.Generic.RequestTimeout,
-	})
 }
 
 // drainRequests waits until the requests that are not long-running have ended. While it
@@ -238,7 +222,18 @@ type access struct {
 	flow      *filters.FlowControl // nil without priority and fairness
 }
 
-// newAccess makes its parts. ctx ends the goroutines that their constructors start.
+// newFlowControl makes priority and fairness. An object of the expensive resources takes many seats to create.
+func newFlowControl(
+	o Completed, s *storageBackend, c clients, expensive []schema.GroupResource,
+) *filters.FlowControl {
+	if !o.Features.EnablePriorityAndFairness {
+		return nil
+	}
+	return filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers,
+		c.kube, s.getter.Stats, expensive)
+}
+
+// newAccess makes its parts but for priority and fairness. ctx ends the goroutines that their constructors start.
 func newAccess(ctx context.Context, o Completed, n network, s *storageBackend, c clients) (*access, error) {
 	authenticated, err := auth.New(ctx, auth.Config{
 		Options:         o.Auth,
@@ -279,13 +274,7 @@ func newAccess(ctx context.Context, o Completed, n network, s *storageBackend, c
 	if err != nil {
 		return nil, err
 	}
-	var flow *filters.FlowControl
-	if o.Features.EnablePriorityAndFairness {
-		flow = filters.NewFlowControl(o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight, c.informers,
-			c.kube, s.getter.Stats,
-			schema.GroupResource{Group: query.GroupName, Resource: "queries"})
-	}
-	return &access{authenticated, audited, admitted, flow}, nil
+	return &access{auth: authenticated, audit: audited, admission: admitted}, nil
 }
 
 // filterConfig configures the filters of requests of a lifecycle.

@@ -37,9 +37,8 @@ type KubeAPIServer struct {
 }
 
 // NewKubeAPIServer returns the defaults.
-func NewKubeAPIServer() *KubeAPIServer {
-	s := &KubeAPIServer{Options: NewOptions(), EtcdPrefix: "/registry"}
-	s.Controllers = []string{}
+func NewKubeAPIServer(more ...Feature) *KubeAPIServer {
+	s := &KubeAPIServer{Options: NewOptions(more...), EtcdPrefix: "/registry"}
 	s.Cluster.AllowPrivileged = false // as kube-apiserver
 	return s
 }
@@ -47,6 +46,9 @@ func NewKubeAPIServer() *KubeAPIServer {
 // Flags returns all flags of kube-apiserver and of byre serve in their sections.
 func (s *KubeAPIServer) Flags() cliflag.NamedFlagSets {
 	sets := s.Options.Flags()
+	run := sets.FlagSet("controllers").Lookup("controllers")
+	_ = run.Value.(pflag.SliceValue).Replace(nil) // it fails for no slice of strings
+	run.DefValue = run.Value.String()
 	misc := sets.FlagSet("misc")
 	for name, value := range refusedFlags() {
 		s.ignore(misc.Lookup(name), value.kind == "bool")

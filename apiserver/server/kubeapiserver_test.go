@@ -75,16 +75,15 @@ func TestKubeAPIServer_AcceptsMasterCountAsLease(t *testing.T) {
 
 func TestKubeAPIServer_DefaultsAreThoseOfServeWithoutControllers(t *testing.T) {
 	o := parseKubeAPIServer(t)
-	completed, err := o.Complete()
-	if err != nil {
+	if _, err := o.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	if len(completed.EnabledControllers) != 0 || len(o.Ignored()) != 0 || o.EtcdPrefix != "/registry" {
-		t.Errorf("controllers %q, ignored %q, prefix %q", completed.EnabledControllers, o.Ignored(), o.EtcdPrefix)
+	if run := o.GetFlagz()["controllers"]; run != "[]" || len(o.Ignored()) != 0 || o.EtcdPrefix != "/registry" {
+		t.Errorf("controllers %q, ignored %q, prefix %q", run, o.Ignored(), o.EtcdPrefix)
 	}
-	some := parseKubeAPIServer(t, "--controllers=*")
-	if completed, err = some.Complete(); err != nil || len(completed.EnabledControllers) == 0 {
-		t.Errorf("controllers %q, %v", completed.EnabledControllers, err)
+	some := parseKubeAPIServer(t, "--controllers=*,-ttl")
+	if _, err := some.Complete(); err != nil || some.GetFlagz()["controllers"] != "[*,-ttl]" {
+		t.Errorf("controllers %q, %v", some.GetFlagz()["controllers"], err)
 	}
 	for args, want := range map[string]bool{"--data-dir=/data": true, "--endpoint=sqlite:///data/byre.db": true,
 		"--retention=1h": false} {

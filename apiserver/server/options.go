@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +32,6 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // makes --logging-format=json known
 	"k8s.io/component-base/metrics"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"k8s.io/kubernetes/pkg/capabilities"
@@ -54,8 +52,6 @@ import (
 // plain data. Flags that kube-apiserver has too keep their name, form and meaning.
 type Options struct {
 	Store     StoreOptions
-	SQL       SQLOptions
-	Backup    BackupOptions
 	Serving   process.ServingOptions
 	Cluster   ClusterOptions
 	Auth      *auth.Options
@@ -67,25 +63,19 @@ type Options struct {
 	Metrics   *metrics.Options
 
 	RuntimeConfig cliflag.ConfigurationMap
-	// Controllers is the list of --controllers as it was given; Completed has the
-	// names.
-	Controllers                          []string
-	WithControllerManager, WithScheduler bool
-	Peers                                PeerOptions
-	Election                             controllers.LeaderElectionTimers
-	Console                              bool
-	TracingFile                          string
+	Peers         PeerOptions
+	Election      controllers.LeaderElectionTimers
+	TracingFile   string
 
+	features []Feature
 	// flags is the last result of Flags, for /flagz.
 	flags cliflag.NamedFlagSets
 }
 
-// NewOptions returns the defaults.
-func NewOptions() *Options {
-	return &Options{
+// NewOptions returns the defaults, with the optional parts of every server and more.
+func NewOptions(more ...Feature) *Options {
+	o := &Options{
 		Store:         NewStoreOptions(),
-		SQL:           NewSQLOptions(),
-		Backup:        BackupOptions{Keep: 7},
 		Serving:       process.NewServingOptions(),
 		Cluster:       NewClusterOptions(),
 		Auth:          auth.NewOptions(),
@@ -96,9 +86,10 @@ func NewOptions() *Options {
 		Logs:          logs.NewOptions(),
 		Metrics:       metrics.NewOptions(),
 		RuntimeConfig: make(cliflag.ConfigurationMap),
-		Controllers:   []string{"*"},
 		Election:      controllers.DefaultLeaderElectionTimers(),
 	}
+	o.features = append(optionalParts(o), more...)
+	return o
 }
 
 // addLoggingGates adds the feature gates of logging, which --feature-gates must accept, to
@@ -115,8 +106,6 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	addLoggingGates()
 	var sets cliflag.NamedFlagSets
 	o.Store.AddFlags(sets.FlagSet("store"))
-	o.SQL.AddFlags(sets.FlagSet("store"))
-	o.Backup.AddFlags(sets.FlagSet("store"))
 	addGenericFlags(o.Generic, sets.FlagSet("generic"))
 	o.Serving.AddFlags(sets.FlagSet("secure serving"))
 	o.Auth.Authentication.AddFlags(sets.FlagSet("authentication"))
@@ -126,9 +115,7 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	sets.FlagSet("API enablement").Var(&o.RuntimeConfig, "runtime-config",
 		"Key=value pairs that turn built-in APIs on or off: <group>/<version>=true|false, v1=..., api/all=..., api/ga=..., api/beta=..., api/alpha=...")
 	o.Features.AddFlags(sets.FlagSet("features"))
-	sets.FlagSet("features").BoolVar(&o.Console, "console", o.Console,
-		"Serve web pages at /console/ that show what a user may list. \"byre console\" opens them.")
-	o.addControllerFlags(sets.FlagSet("controllers"))
+	o.addElectionFlags(sets.FlagSet("controllers"))
 	o.Metrics.AddFlags(sets.FlagSet("metrics"))
 	sets.FlagSet("traces").StringVar(&o.TracingFile, "tracing-config-file", o.TracingFile,
 		"File with a TracingConfiguration: the OpenTelemetry collector to send spans to, and of how many requests. A request's trace goes on in webhooks, aggregated servers and the database's statements.")
@@ -136,6 +123,11 @@ func (o *Options) Flags() cliflag.NamedFlagSets {
 	o.Cluster.AddFlags(sets.FlagSet("misc"))
 	addRefusedFlags(sets.FlagSet("misc"))
 	addIgnoredFlags(sets.FlagSet("misc"))
+	for _, f := range o.features {
+		if f.AddFlags != nil {
+			f.AddFlags(sets.FlagSet)
+		}
+	}
 	o.flags = sets
 	return sets
 }
@@ -151,13 +143,7 @@ func addGenericFlags(o *genericoptions.ServerRunOptions, fs *pflag.FlagSet) {
 	})
 }
 
-func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
-		"Controllers to run in this process: '*' is all that are on by default, 'foo' is the one of that name, '-foo' leaves it out; empty runs none, for clusters with a kube-controller-manager. All controllers: "+strings.Join(controllers.Names(), ", ")+".")
-	fs.BoolVar(&o.WithControllerManager, "with-controller-manager", o.WithControllerManager,
-		"Run all controllers that kube-controller-manager runs by default in this process: '*' in --controllers means them too. They pause while a kube-controller-manager holds its Lease.")
-	fs.BoolVar(&o.WithScheduler, "with-scheduler", o.WithScheduler,
-		"Run kube-scheduler's scheduler in this process. It pauses while a kube-scheduler holds its Lease.")
+func (o *Options) addElectionFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.Election.LeaseDuration, "coordinated-leadership-lease-duration", o.Election.LeaseDuration,
 		"How long the server that coordinates leader elections stays the one without renewing its Lease.")
 	fs.DurationVar(&o.Election.RenewDeadline, "coordinated-leadership-renew-deadline", o.Election.RenewDeadline,
@@ -169,14 +155,14 @@ func (o *Options) addControllerFlags(fs *pflag.FlagSet) {
 
 // Validate returns one error for each invalid flag. Complete calls it.
 func (o *Options) Validate() []error {
-	errs := invalid(slices.Concat(o.Store.Validate(), o.SQL.Validate(), o.Backup.Validate()))
-	errs.unless(len(o.Backup.Recipients) == 0 || o.Backup.Schedule != "" || len(o.Store.ReplicateTo) > 0,
-		"--age-recipient needs --backup-schedule or --replicate-to, beside whose copies the keys are")
-	errs.add(o.SQL.checkSchema(&o.Store))
+	errs := invalid(o.Store.Validate())
+	for _, f := range o.features {
+		if f.Validate != nil {
+			errs = append(errs, f.Validate(o)...)
+		}
+	}
 	errs = slices.Concat(errs, o.Serving.Validate(), o.Cluster.Validate(), o.Auth.Validate(), o.Admission.Validate(),
 		o.Audit.Validate(), o.Generic.Validate(), o.Metrics.Validate())
-	_, err := controllers.Select(o.Controllers, o.WithControllerManager)
-	errs.unless(err == nil, "--controllers: %w", err)
 	errs = slices.Concat(errs, o.Election.Validate(), o.Peers.Validate())
 	errs.unless(!o.Features.EnablePriorityAndFairness ||
 		o.Generic.MaxRequestsInFlight+o.Generic.MaxMutatingRequestsInFlight > 0,
@@ -207,8 +193,6 @@ var delegateGroups = []string{"apiextensions.k8s.io", "apiregistration.k8s.io"}
 // Complete makes them. Nobody changes them afterwards.
 type Completed struct {
 	*Options
-	// EnabledControllers are the names of the controllers to run.
-	EnabledControllers []string
 	// APIResources says which API groups, versions and resources are served.
 	APIResources serverstorage.APIResourceConfigSource
 	// ServiceIPRange is the range of the cluster IPs of Services.
@@ -243,9 +227,6 @@ func (o *Options) Complete() (Completed, error) {
 		return Completed{}, errors.Join(errs...)
 	}
 	o.Admission.NodeAuthorizer = o.Auth.Authorization.UsesMode(modes.ModeNode)
-	if err := c.completeControllers(); err != nil {
-		return Completed{}, err
-	}
 	if err := c.completeAddresses(); err != nil {
 		return Completed{}, err
 	}
@@ -253,19 +234,6 @@ func (o *Options) Complete() (Completed, error) {
 		return Completed{}, err
 	}
 	return c, nil
-}
-
-func (c *Completed) completeControllers() error {
-	var err error
-	if c.EnabledControllers, err = controllers.Select(c.Controllers, c.WithControllerManager); err != nil {
-		return err
-	}
-	if !c.Store.GarbageCollection {
-		c.EnabledControllers = slices.DeleteFunc(c.EnabledControllers, func(name string) bool {
-			return name == names.GarbageCollectorController
-		})
-	}
-	return nil
 }
 
 func (c *Completed) completeAddresses() error {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/url"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -15,12 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"byre/apiserver/process/pki"
 	"byre/migrations"
 	"byre/sqlstore"
-	"byre/sqlstore/backup"
 	"byre/sqlstore/bucket"
-	"byre/sqlstore/replication"
 )
 
 // StoreOptions say where objects are stored, and for how long their history is kept. The usage of
@@ -31,10 +27,8 @@ type StoreOptions struct {
 	RetentionChanges                  int64
 	RetentionFor                      map[string]string
 	DatabaseQuota, DiskReserve        resource.QuantityValue
-	ReplicateTo                       []string
-	ReplicateSync, Standby            bool
-	LeaseDuration                     time.Duration
-	// S3 says how to reach those of ReplicateTo that are in S3, and BackupOptions.To.
+	ReplicationOptions
+	// S3 says how to reach places of copies and backups that are in S3.
 	S3                                          bucket.S3
 	Volatile                                    []string
 	RepresentationCacheBytes                    int64
@@ -51,15 +45,13 @@ type StoreOptions struct {
 // file yet, up to 16 MiB, is copied back first; then the log needs no more space.
 const smallestReserve = 24 << 20
 
-// shortestLease leaves time for three requests to the bucket.
-const shortestLease = 3 * time.Second
-
 // NewStoreOptions returns the defaults.
 func NewStoreOptions() StoreOptions {
 	return StoreOptions{
 		DataDir: "./byre-data", Retention: 7 * 24 * time.Hour, RetentionChanges: 1_000_000,
 		CompactionInterval: time.Minute, DiskReserve: resource.QuantityValue{Quantity: resource.MustParse("32Mi")},
-		LeaseDuration: 15 * time.Second, GarbageCollection: true, DeleteCollectionWorkers: 1,
+		ReplicationOptions: ReplicationOptions{LeaseDuration: 15 * time.Second},
+		GarbageCollection:  true, DeleteCollectionWorkers: 1,
 	}
 }
 
@@ -88,14 +80,6 @@ func (o *StoreOptions) AddFlags(fs *pflag.FlagSet) {
 		"How large the database may become, such as 8Gi; 0 is no limit. At that size writes that make it larger are refused, as kube-apiserver refuses them when its store is full, and /readyz fails. Deletes, renewals of Leases and compaction go on, and the rest does when 5% are free again. Counted are the pages of a SQLite file that are in use, or the tables and indexes of the PostgreSQL schema.")
 	fs.Var(&o.DiskReserve, "disk-reserve",
 		"Size of a file beside the SQLite database that takes up space until the disk is full. It is emptied then, so that objects can be deleted and history compacted, and filled again when the disk has an eighth more; at least 24Mi, and 0 makes none. PostgreSQL has none.")
-	fs.StringArrayVar(&o.ReplicateTo, "replicate-to", o.ReplicateTo,
-		"Copy the SQLite database to this place while it is written, each change within about a second: file:///PATH, a directory that exists, or s3://BUCKET/PATH. Given twice, to both. \"byre restore --from\" restores it. A place that does not answer holds up nothing; what waits for it takes up to 256 MiB of the disk, or as much as the database.")
-	fs.BoolVar(&o.ReplicateSync, "replicate-sync", o.ReplicateSync,
-		"Acknowledge a write only when the place of --replicate-to has it, so that the loss of the machine loses none. A write takes as long as an upload, with those that come meanwhile in one; none succeeds while the place is away.")
-	fs.BoolVar(&o.Standby, "standby", o.Standby,
-		"Share the place of --replicate-to, in S3, with a second server: the one that has the lease there serves; the other one follows with a copy, answers /readyz with 503, and takes over.")
-	fs.DurationVar(&o.LeaseDuration, "lease-duration", o.LeaseDuration,
-		"How long after a crash of a server with --standby the other one takes over. A server that can't renew the lease for three fifths of it ends.")
 	o.S3.AddFlags(fs)
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often history is looked at for what --retention and --retention-changes no longer keep.")
@@ -196,38 +180,8 @@ func (o *StoreOptions) Validate() []error {
 	errs.unless(reserve == 0 || reserve >= smallestReserve,
 		"--disk-reserve must be 0 or at least 24Mi: the write-ahead log takes up to 16Mi of it")
 	errs.add(o.checkVolatile())
-	errs.add(o.checkReplication())
 	errs.unless(o.RetentionChanges >= 0, "--retention-changes must not be negative")
 	return errs
-}
-
-// checkReplication fails unless ReplicateTo names at most two places, for a SQLite database.
-func (o *StoreOptions) checkReplication() error {
-	if o.Standby && (len(o.ReplicateTo) != 1 || !strings.HasPrefix(o.ReplicateTo[0], "s3:")) {
-		return errors.New("--standby needs one --replicate-to, s3://BUCKET/PATH, which has the lease")
-	}
-	if o.Standby && o.LeaseDuration < shortestLease {
-		return fmt.Errorf("--lease-duration must be at least %s", shortestLease)
-	}
-	if o.ReplicateSync && (len(o.ReplicateTo) != 1 || len(o.Volatile) > 0) {
-		return errors.New(
-			"--replicate-sync needs one --replicate-to, and no --volatile, which acknowledges what is on no disk")
-	}
-	if len(o.ReplicateTo) == 0 {
-		return nil
-	}
-	if name, err := o.NameDatabase(); err != nil || name.Kind != string(migrations.SQLite) {
-		return errors.New("--replicate-to copies SQLite alone: PostgreSQL has standbys and WAL archiving of its own")
-	}
-	if len(o.ReplicateTo) > 2 {
-		return errors.New("--replicate-to may be given twice at most")
-	}
-	for _, destination := range o.ReplicateTo {
-		if err := replication.Check(destination, o.S3); err != nil {
-			return fmt.Errorf("--replicate-to %w", err)
-		}
-	}
-	return nil
 }
 
 // shortLived are resources that change all the time, each change of little interest later. Their
@@ -305,108 +259,4 @@ func (o *StoreOptions) IsVolatile() func(sqlstore.Key) bool {
 			return of.Resource == k.Resource && (of.Group == "" || of.Group == k.Group)
 		})
 	}
-}
-
-// BackupOptions say when the server makes backups of its database by itself, and where.
-type BackupOptions struct {
-	// Schedule is in the form of backup.ParseSchedule, and To is the name of a bucket.Directory.
-	Schedule, To string
-	Keep         int
-	Recipients   []string
-}
-
-// AddFlags adds the flags.
-func (o *BackupOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Schedule, "backup-schedule", o.Schedule,
-		"When to make a backup of the database: the five fields of cron, such as 'CRON_TZ=UTC 0 3 * * *', in local time without CRON_TZ (a time that the clocks skip in spring has no run that day), or @hourly, @daily, @weekly, '@every 6h'. Of the servers on one PostgreSQL one makes it. A backup that was due while no server ran is made at the next start. If not set, none is made.")
-	fs.StringVar(&o.To, "backup-to", o.To,
-		"Where --backup-schedule writes to: a directory, which must exist, s3://BUCKET or s3://BUCKET/PREFIX.")
-	fs.IntVar(&o.Keep, "backup-keep", o.Keep,
-		"How many backups of --backup-schedule are kept; older ones of the same cluster are deleted.")
-	fs.StringArrayVar(&o.Recipients, "age-recipient", o.Recipients,
-		"Write the certificates and keys of --cert-dir beside each backup of --backup-schedule, and into each place of --replicate-to, encrypted by age for this public key, as age-keygen prints it. May be repeated.")
-}
-
-// Validate returns one error for each invalid flag.
-func (o *BackupOptions) Validate() []error {
-	var errs invalid
-	errs.unless((o.Schedule == "") == (o.To == ""), "--backup-schedule and --backup-to need each other: set both, or none")
-	if o.Schedule != "" {
-		_, err := backup.ParseSchedule(o.Schedule)
-		errs.unless(err == nil, "--backup-schedule %q: %w; want five fields such as '0 3 * * *', or @daily", o.Schedule, err)
-	}
-	_, err := pki.Recipients(o.Recipients)
-	errs.add(err)
-	errs.unless(o.Keep >= 1, "--backup-keep must be at least 1")
-	return errs
-}
-
-// SQLOptions bound the queries of the group sql.byre.dev, and say where views for other SQL are. The
-// usage of each flag says what its field means.
-type SQLOptions struct {
-	Enabled     bool
-	Timeout     time.Duration
-	Memory      resource.QuantityValue
-	Concurrency int
-	Schema      string
-}
-
-// NewSQLOptions returns the defaults.
-func NewSQLOptions() SQLOptions {
-	return SQLOptions{Enabled: true, Timeout: 10 * time.Second,
-		Memory: resource.QuantityValue{Quantity: resource.MustParse("64Mi")}}
-}
-
-// AddFlags adds the flags.
-func (o *SQLOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.Enabled, "enable-sql", o.Enabled,
-		"Serve sql.byre.dev: SQL over the objects that a user may list.")
-	fs.DurationVar(&o.Timeout, "sql-timeout", o.Timeout,
-		"How long a query of sql.byre.dev may take.")
-	fs.Var(&o.Memory, "sql-memory",
-		"How much memory the engine of a query of sql.byre.dev may take, such as 64Mi, and what the server keeps for it beside.")
-	fs.IntVar(&o.Concurrency, "sql-concurrency", o.Concurrency,
-		"How many queries of sql.byre.dev run at a time, of one user at most half as many; others wait for 5 seconds and are then refused with 429. 0 is half the processors, and at least 2.")
-	fs.StringVar(&o.Schema, "sql-schema", o.Schema,
-		"PostgreSQL: keep a view and a function of the past for each resource in the schema of this name, such as k8s, for who owns the database. It is made if there is none. If not set, there are no such views.")
-}
-
-// Parallel is how many queries run at a time.
-func (o *SQLOptions) Parallel() int {
-	if o.Concurrency > 0 {
-		return o.Concurrency
-	}
-	return max(2, runtime.GOMAXPROCS(0)/2) // with one, a user's query would wait for another's
-}
-
-// smallestSQLMemory is what the engine needs for any query.
-const smallestSQLMemory = 4 << 20
-
-// Validate returns what is wrong with the options.
-func (o *SQLOptions) Validate() []error {
-	var errs invalid
-	errs.unless(o.Timeout > 0, "--sql-timeout must be positive")
-	memory := o.Memory.Value()
-	errs.unless(memory >= smallestSQLMemory && memory <= 4<<30, "--sql-memory must be between 4Mi and 4Gi")
-	errs.unless(o.Concurrency >= 0, "--sql-concurrency must not be negative")
-	return errs
-}
-
-// checkSchema returns what is wrong with Schema.
-func (o *SQLOptions) checkSchema(store *StoreOptions) error {
-	if o.Schema == "" {
-		return nil
-	}
-	endpoint, err := store.DSN()
-	if err != nil {
-		return nil //nolint:nilerr // StoreOptions.Validate returns it
-	}
-	if dialect, _, _ := migrations.ParseEndpoint(endpoint); dialect != migrations.Postgres {
-		return errors.New(
-			"--sql-schema needs PostgreSQL: name a database with --endpoint, or print views of SQLite with \"byre sql views\"")
-	}
-	if err := migrations.CheckSchema(o.Schema); err != nil {
-		return fmt.Errorf("--sql-schema: %w", err)
-	}
-	return nil
 }

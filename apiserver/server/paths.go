@@ -35,7 +35,6 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"byre/apiserver/access/filters"
-	"byre/apiserver/console"
 	"byre/apiserver/handlers"
 	"byre/apiserver/process"
 	"byre/apiserver/process/kubeversion"
@@ -71,9 +70,6 @@ func installPaths(paths *mux.PathRecorderMux, o Completed, d process.Dependencie
 	metrics.SetStorageMonitorGetter(storageMonitors(s.database.Driver))
 	paths.Handle("/metrics", withStorageMetrics(s.getter, exported))
 	paths.UnlistedHandle(CompactPath, http.HandlerFunc(s.serveCompact))
-	if o.Console {
-		paths.UnlistedHandlePrefix(console.Path, http.HandlerFunc(console.Gate))
-	}
 	installProfiling(o.Features, paths)
 	if a.flow != nil {
 		paths.UnlistedHandlePrefix(filters.DebugPath, a.flow.DebugHandler())
@@ -147,6 +143,7 @@ func storageMonitors(driver sqlstore.Driver) func() ([]metrics.Monitor, error) {
 // has too bears kube-apiserver's name, because probes and dashboards name it.
 func newChecks(
 	o Completed, s *storageBackend, c clients, a *access, b *registry.Builtin, h *hooks, signals *process.Signals,
+	features []process.HealthChecker,
 ) process.HealthChecks {
 	store, storeReady := process.StoreHealth(s.checkDatabase)
 	return process.HealthChecks{
@@ -157,7 +154,7 @@ func newChecks(
 			s.quotaCheck(o.Store.DatabaseQuota.Value())...),
 		ReadyzOnly: []process.HealthChecker{informerCheck(a.auth.Ready, c.informers),
 			healthz.NewShutdownHealthz(signals.ShutdownInitiated.Signaled())},
-		Separate:         s.replicationCheck(),
+		Separate:         features,
 		LivezGracePeriod: o.Generic.LivezGracePeriod,
 	}
 }

@@ -6,14 +6,15 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 
@@ -39,12 +40,11 @@ type Server struct {
 	certificates *certificates
 	clients      clients
 	access       *access
+	features     Part
 	registry     *registry.Builtin
 	api          *builtinAPI
 	hooks        *hooks
 	chain        *chain
-	controllers  *controllers.Runner         // what one server of a cluster runs
-	keepViews    func(context.Context) error // nil without --sql-schema
 	http         *httpServers
 }
 
@@ -117,10 +117,15 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 	if s.access, err = newAccess(base, o, s.network, s.storage, s.clients); err != nil {
 		return err
 	}
-	if s.registry, err = newRegistry(o, s.network, s.storage, s.certificates.files, s.clients, s.access.auth); err != nil {
+	if s.features, err = newParts(s.newBase()); err != nil {
 		return err
 	}
-	if s.api, err = newBuiltinAPI(o, s.storage, s.access.auth.Authorizer, s.registry); err != nil {
+	s.access.flow = newFlowControl(o, s.storage, s.clients, s.features.Expensive)
+	if s.registry, err = newRegistry(o, s.network, s.storage, s.certificates.files, s.clients, s.access.auth,
+		s.features.ComponentStatuses); err != nil {
+		return err
+	}
+	if s.api, err = newBuiltinAPI(s.registry.Groups(), s.features.Groups, s.features.Definitions); err != nil {
 		return err
 	}
 	// The first write needs the types of managed fields. Making them takes about as
@@ -132,25 +137,42 @@ func (s *Server) build(ctx, base context.Context, config Config) error {
 		s.signals.HasBeenReady); err != nil {
 		return err
 	}
-	checks := newChecks(o, s.storage, s.clients, s.access, s.registry, s.hooks, s.signals)
+	checks := newChecks(o, s.storage, s.clients, s.access, s.registry, s.hooks, s.signals,
+		s.features.Checks)
 	dependencies := newDependencies(o, s.network, s.storage, s.certificates.files, s.clients, s.access, s.api)
-	if s.chain, err = newChain(config, dependencies, s.storage, s.access, s.api, checks); err != nil {
+	if s.chain, err = newChain(config, dependencies, s.storage, s.access, s.api, s.features, checks); err != nil {
 		return err
 	}
-	if s.controllers, err = newControllers(o, s.network, s.storage, s.certificates, s.clients, s.chain); err != nil {
+	if err := s.features.Complete(Chain{
+		Kubernetes: s.registry.Groups(), Lookup: s.storage.getter.Lookup, Schemas: s.api.schemas, Servers: s.chain.servers,
+	}); err != nil {
 		return err
-	}
-	if keep := config.KeepViews; keep != nil {
-		s.keepViews = func(ctx context.Context) error { return keep(ctx, s.storage.database, s.clients.loopback) }
 	}
 	s.http, err = newHTTPServers(ctx, o, s.network, s.certificates.files, s.clients.transport, s.access, s.signals,
-		s.chain.handler)
-	if fence := s.storage.database.Fence; err == nil && fence != nil {
-		for _, server := range s.http.servers() {
-			server.Handler = withFence(fence, server.Handler)
-		}
-	}
+		s.chain.handler, s.features.Wrap)
 	return err
+}
+
+// newBase returns what the server has before its features.
+func (s *Server) newBase() *Base {
+	return &Base{
+		Options:   s.options,
+		ID:        s.network.id,
+		Storage:   s.storage.Backend,
+		Database:  s.storage.database,
+		IsFork:    s.storage.fork != nil,
+		Changes:   newChanges(s.storage, s.access.auth.Authorizer),
+		Admission: s.access.admission.Plugins,
+		Files:     s.certificates.files,
+		Client:    s.clients.kube,
+		Loopback:  s.clients.loopback,
+		As:        s.clients.as,
+		Hosts:     s.certificates.hosts,
+		HasName:   func(host string) bool { return s.http.certs.HasName(host) },
+		WatchMetadata: func(gr schema.GroupResource) *storage.MetadataWatch {
+			return watchStored(s.storage.getter, s.chain.servers, gr)
+		},
+	}
 }
 
 // Config is what New needs.
@@ -162,8 +184,6 @@ type Config struct {
 	// Aggregator delegates to this server, and this server delegates to
 	// CustomResources; nil for none.
 	Aggregator, CustomResources process.NewChainServer
-	// KeepViews, unless nil, runs beside the server until ctx ends. Its requests with loopback are the server's own.
-	KeepViews func(ctx context.Context, database Database, loopback *rest.Config) error
 }
 
 // Database is an open database.
@@ -322,10 +342,8 @@ func (s *Server) stages() []process.Stage {
 		},
 		{
 			Name: "built-in API",
-			Components: []process.Component{
-				{Name: "built-in groups", Run: s.registry.Run},
-				{Name: "watches of changes", Run: s.api.changes.Run},
-			},
+			Components: append([]process.Component{{Name: "built-in groups", Run: s.registry.Run}},
+				s.features.Handling...),
 			Prepare: s.startInformers,
 			Release: func() {
 				s.endBase()
@@ -380,9 +398,8 @@ func (s *Server) startInformers(ctx context.Context) {
 	s.clients.informers.StartWithContext(ctx)
 }
 
-// workComponents are the components that make requests themselves. They include the
-// controllers where no other server uses the database; otherwise the controllers are
-// among membershipComponents.
+// workComponents are the components that make requests themselves, with those of features. Those of
+// Part.Member are among membershipComponents where other servers use the database.
 func (s *Server) workComponents() []process.Component {
 	ready := s.signals.HasBeenReady.Signaled()
 	components := []process.Component{
@@ -395,19 +412,6 @@ func (s *Server) workComponents() []process.Component {
 		}), MayEnd: true},
 		{Name: "memory", Run: func(ctx context.Context) error { return process.TuneMemory(ctx, ready) }},
 	}
-	// A fork may have the configuration of the cluster that it is of, whose backups it must not delete.
-	if s.options.Backup.Schedule != "" && s.storage.fork == nil {
-		components = append(components,
-			process.Component{Name: "scheduled backups", Run: after(ready, func(ctx context.Context) error {
-				return makeBackups(ctx, s.options, s.storage.database)
-			})})
-	}
-	if s.storage.database.Replication != nil && len(s.options.Backup.Recipients) > 0 {
-		components = append(components,
-			process.Component{Name: "copies of keys", Run: after(ready, func(ctx context.Context) error {
-				return copyKeys(ctx, s.options)
-			})})
-	}
 	if s.storage.database.CheckFile != nil {
 		components = append(components,
 			process.Component{Name: "check of the database file", Run: after(ready, s.storage.checkFile), MayEnd: true})
@@ -415,18 +419,16 @@ func (s *Server) workComponents() []process.Component {
 	for _, server := range s.chain.servers {
 		components = append(components, process.Component{Name: "server of the delegation chain", Run: server.Run})
 	}
-	if s.keepViews != nil {
-		components = append(components, process.Component{Name: "views for SQL", Run: s.keepViews})
-	}
+	components = append(components, s.whenReady(s.features.Work)...)
 	if !s.storage.database.Shared {
-		components = append(components, s.controllersComponent())
+		components = append(components, s.whenReady(s.features.Member)...)
 	}
 	return components
 }
 
 // membershipComponents are what this server does as a member of a cluster: it is an
 // endpoint of the kubernetes Service, holds an identity Lease, and, where other servers
-// use the database too, is a candidate for running the controllers.
+// use the database too, is a candidate for what one of them runs.
 func (s *Server) membershipComponents() []process.Component {
 	components := []process.Component{
 		{Name: "endpoint of the kubernetes Service", Run: s.hooks.bootstrap.PublishEndpoints},
@@ -434,15 +436,18 @@ func (s *Server) membershipComponents() []process.Component {
 		{Name: "control plane", Run: after(s.hooks.bootstrap.Done(), s.hooks.controlplane.Run)},
 	}
 	if s.storage.database.Shared {
-		components = append(components, s.controllersComponent())
+		components = append(components, s.whenReady(s.features.Member)...)
 	}
 	return components
 }
 
-// controllersComponent starts the controllers once the server is ready, so that they do not
-// delay the start.
-func (s *Server) controllersComponent() process.Component {
-	return process.Component{Name: "controllers", Run: after(s.signals.HasBeenReady.Signaled(), s.controllers.Run)}
+// whenReady starts components once the server is ready, so that they do not delay the start.
+func (s *Server) whenReady(all []process.Component) []process.Component {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Run = after(s.signals.HasBeenReady.Signaled(), all[i].Run)
+	}
+	return all
 }
 
 // servingComponents serve the connections that the listeners accept.

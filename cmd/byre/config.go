@@ -26,7 +26,7 @@ const hostConfig = "/etc/byre/config.yaml"
 
 func newConfigCommand(config *configuration) *cobra.Command {
 	var changed bool
-	flags := server.NewOptions().Flags()
+	flags := newServerOptions().Flags()
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print the configuration that serve would run with, as YAML",
@@ -107,7 +107,7 @@ func (c *configuration) setNamed(cmd *cobra.Command, _ []string) error {
 	case !flags.HasFlags() || c.path == "" && namesServer(flags):
 		return nil
 	}
-	if err := c.set(flags, serverFlags(server.NewOptions().Flags())); err != nil || c.unread == nil {
+	if err := c.set(flags, serverFlags(newServerOptions().Flags())); err != nil || c.unread == nil {
 		return err
 	}
 	run := cmd.RunE
@@ -149,7 +149,7 @@ func (c *configuration) setKubeconfig(flags *pflag.FlagSet) error {
 	store := server.NewStoreOptions()
 	named := pflag.NewFlagSet("", pflag.ContinueOnError)
 	store.AddDatabaseFlags(named)
-	if err := c.set(named, serverFlags(server.NewOptions().Flags())); err != nil || !named.Changed("data-dir") {
+	if err := c.set(named, serverFlags(newServerOptions().Flags())); err != nil || !named.Changed("data-dir") {
 		return err
 	}
 	path := (&certsFlags{dataDir: store.DataDir}).config().Kubeconfig

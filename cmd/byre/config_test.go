@@ -32,7 +32,7 @@ var samples = map[string]string{
 // default, and passes what `byre config` prints to --config.
 func TestConfig_RoundTripsEveryFlag(t *testing.T) {
 	args := []string{"config"}
-	for _, set := range server.NewOptions().Flags().FlagSets {
+	for _, set := range newServerOptions().Flags().FlagSets {
 		set.VisitAll(func(flag *pflag.Flag) {
 			sample, known := samples[flag.Value.Type()]
 			switch {
@@ -247,7 +247,7 @@ type namedStore struct{ dir, endpoint, schema string }
 // else: those are never set by the configuration.
 func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
 	t.Parallel()
-	serve := serverFlags(server.NewOptions().Flags())
+	serve := serverFlags(newServerOptions().Flags())
 	others := map[string]bool{}
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {

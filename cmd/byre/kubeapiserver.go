@@ -23,7 +23,7 @@ import (
 // newKubeAPIServerCommand is byre under the name kube-apiserver: it takes every flag that
 // kube-apiserver takes.
 func newKubeAPIServerCommand() *cobra.Command {
-	o := server.NewKubeAPIServer()
+	o := server.NewKubeAPIServer(newViewsFeature())
 	cmd := &cobra.Command{
 		Use:   standin.KubeAPIServer,
 		Short: "byre in place of kube-apiserver",

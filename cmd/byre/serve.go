@@ -27,7 +27,7 @@ import (
 )
 
 func newServeCommand(config *configuration) *cobra.Command {
-	o := server.NewOptions()
+	o := newServerOptions()
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the Kubernetes API",
@@ -40,6 +40,9 @@ func newServeCommand(config *configuration) *cobra.Command {
 	addServerFlags(cmd, o.Flags(), config, versionText)
 	return cmd
 }
+
+// newServerOptions returns the defaults of the server, with the parts that only this program has.
+func newServerOptions() *server.Options { return server.NewOptions(newViewsFeature()) }
 
 func serve(ctx context.Context, o *server.Options) error {
 	// The server's own client would log every warning that the server sends.
@@ -84,9 +87,6 @@ func serveDatabase(ctx context.Context, o server.Completed,
 		Aggregator: func(d process.Dependencies, delegate http.Handler) (process.ChainServer, error) {
 			return aggregator.New(d, aggregator.Options{CustomSynced: custom.Synced(), Metrics: metrics{}}, delegate)
 		},
-	}
-	if o.SQL.Schema != "" {
-		config.KeepViews = (&viewKeeper{store: o.Store, schema: o.SQL.Schema}).Run
 	}
 	server, err := server.New(ctx, config)
 	if err != nil {

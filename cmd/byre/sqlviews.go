@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
@@ -21,6 +22,7 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/klog/v2"
 
+	"byre/apiserver/process"
 	"byre/apiserver/query"
 	"byre/apiserver/server"
 	"byre/cmd/byre/sqlviews"
@@ -108,6 +110,51 @@ const (
 	// viewsTimeout bounds one comparison, with all changes that it makes.
 	viewsTimeout = 5 * time.Minute
 )
+
+// newViewsFeature makes the feature of --sql-schema.
+func newViewsFeature() server.Feature {
+	var name string
+	return server.Feature{
+		AddFlags: func(section func(string) *pflag.FlagSet) {
+			section("store").StringVar(&name, "sql-schema", name,
+				"PostgreSQL: keep a view and a function of the past for each resource in the schema of this name, such as k8s, for who owns the database. It is made if there is none. If not set, there are no such views.")
+		},
+		Validate: func(o *server.Options) []error {
+			if err := checkViewsSchema(name, &o.Store); err != nil {
+				return []error{err}
+			}
+			return nil
+		},
+		New: func(b *server.Base) (part server.Part, _ error) {
+			if name != "" {
+				k := &viewKeeper{store: b.Options.Store, schema: name}
+				part.Work = []process.Component{{Name: "views for SQL", Run: func(ctx context.Context) error {
+					return k.Run(ctx, b.Database, b.Loopback)
+				}}}
+			}
+			return part, nil
+		},
+	}
+}
+
+// checkViewsSchema returns what is wrong with --sql-schema.
+func checkViewsSchema(name string, store *server.StoreOptions) error {
+	if name == "" {
+		return nil
+	}
+	endpoint, err := store.DSN()
+	if err != nil {
+		return nil //nolint:nilerr // StoreOptions.Validate returns it
+	}
+	if dialect, _, _ := migrations.ParseEndpoint(endpoint); dialect != migrations.Postgres {
+		return errors.New(
+			"--sql-schema needs PostgreSQL: name a database with --endpoint, or print views of SQLite with \"byre sql views\"")
+	}
+	if err := migrations.CheckSchema(name); err != nil {
+		return fmt.Errorf("--sql-schema: %w", err)
+	}
+	return nil
+}
 
 // viewKeeper keeps the views of --sql-schema. Of the servers of a database one does so at a time: those of two versions
 // would otherwise replace each other's views again and again.

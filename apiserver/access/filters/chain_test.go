@@ -294,7 +294,7 @@ func TestMaxInFlight_RefusesTheRest(t *testing.T) {
 	<-done
 }
 
-var expensive = schema.GroupResource{Group: "sql.byre.dev", Resource: "queries"}
+var expensive = []schema.GroupResource{{Group: "sql.byre.dev", Resource: "queries"}}
 
 func TestPriorityAndFairness_QueuesRequests(t *testing.T) {
 	cfg := testConfig()

@@ -3,6 +3,7 @@ package filters
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,7 +40,7 @@ type ObjectCounter = func(resource string) (storage.Stats, error)
 // informers with factory; the caller starts the factory. To create an object of expensive takes costlySeats.
 func NewFlowControl(
 	limit int, factory informers.SharedInformerFactory, client kubernetes.Interface, count ObjectCounter,
-	expensive schema.GroupResource,
+	expensive []schema.GroupResource,
 ) *FlowControl {
 	expectListsFromMemory()
 	controller := flowcontrol.New(factory, client.FlowcontrolV1(), limit)
@@ -50,7 +51,7 @@ func NewFlowControl(
 		estimator: func(r *http.Request, schemaName, level string) flowrequest.WorkEstimate {
 			work := estimate(r, schemaName, level)
 			if info, ok := request.RequestInfoFrom(r.Context()); ok && info.Verb == "create" &&
-				info.APIGroup == expensive.Group && info.Resource == expensive.Resource {
+				slices.Contains(expensive, schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) {
 				work.InitialSeats = costlySeats
 				if most := controller.GetMaxSeats(level); most > 0 { // 0: it is not known
 					work.InitialSeats = min(costlySeats, most)
