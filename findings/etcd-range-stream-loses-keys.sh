@@ -1,12 +1,11 @@
 #!/bin/sh
 # go.etcd.io/etcd/server/v3 v3.7.3, KV.RangeStream with a sort target.
 #
-# Expected: RangeStream answers in several messages what Range answers in one. A request that it can't serve so is refused:
-# for a sort order other than ascending keys it says Unimplemented.
-# Seen: a request with the target VALUE (MOD and CREATE too) and the order NONE, which Range takes for ascending, is not
-# refused. Each message is sorted for itself, and the next one begins after the last key of the one before: keys come
-# twice, others (k00 here) never, and no
-# message tells. Clients that sort must use Range.
+# Expected: RangeStream answers in several messages what Range answers in one. A request that it can't serve so is
+# refused: for an order other than ascending keys it says Unimplemented.
+# Seen: a request with the target VALUE and the order NONE, which Range takes for ascending, is not refused. Each message
+# is sorted for itself, and the next one goes on after the last key of the one before: keys come twice, others (k00 here)
+# never, and no message tells. Clients that sort must use Range.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
