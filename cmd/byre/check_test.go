@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	integrity "byre/cmd/byre/status"
+	"byre/cmd/byre/status"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/postgres/pgtest"
@@ -72,17 +72,17 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	}
 	check := func(args ...string) (int, string) {
 		t.Helper()
-		status, out, errOut := call(append([]string{"check", "--data-dir", dir}, append(flags, args...)...)...)
-		return status, out + errOut
+		code, out, errOut := call(append([]string{"check", "--data-dir", dir}, append(flags, args...)...)...)
+		return code, out + errOut
 	}
-	if status, out := check(); status != 0 || !strings.Contains(out, " 0 findings") {
-		t.Errorf("while byre runs: %d %s", status, out)
+	if code, out := check(); code != 0 || !strings.Contains(out, " 0 findings") {
+		t.Errorf("while byre runs: %d %s", code, out)
 	}
-	if status := p.stop(t); status != 0 {
-		t.Fatalf("stopped with %d", status)
+	if code := p.stop(t); code != 0 {
+		t.Fatalf("stopped with %d", code)
 	}
-	if status, out := check(); status != 0 || !strings.Contains(out, " 0 findings") {
-		t.Errorf("while byre is stopped: %d %s", status, out)
+	if code, out := check(); code != 0 || !strings.Contains(out, " 0 findings") {
+		t.Errorf("while byre is stopped: %d %s", code, out)
 	}
 
 	exec(`DELETE FROM undo_log WHERE revision = 5`)
@@ -91,7 +91,7 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	if len(flags) == 0 { // otherwise the checksum is the only finding
 		exec(`UPDATE current_objects SET record_sum = NULL`)
 	}
-	status, out := check()
+	code, out := check()
 	for _, want := range []string{
 		"revisions 5 to 5 are missing",
 		"services default/web: has the cluster IP",
@@ -102,21 +102,21 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 			t.Errorf("the check does not say %q: %s", want, out)
 		}
 	}
-	if status != statusDamaged {
-		t.Errorf("exit status %d", status)
+	if code != statusDamaged {
+		t.Errorf("exit status %d", code)
 	}
-	if status, out := check("--repair"); status != statusDamaged ||
+	if code, out := check("--repair"); code != statusDamaged ||
 		!strings.Contains(out, "repaired: the history is compacted up to revision 5") {
-		t.Errorf("repair: %d %s", status, out)
+		t.Errorf("repair: %d %s", code, out)
 	}
-	status, out = check("-o", "json")
-	var result integrity.CheckResult
+	code, out = check("-o", "json")
+	var result status.CheckResult
 	if err := json.Unmarshal([]byte(out[:strings.LastIndex(out, "}")+1]), &result); err != nil ||
-		status != statusDamaged || result.MissingUpTo != 0 || len(result.Findings) == 0 {
-		t.Errorf("after the repair: %d %v %s", status, err, out)
+		code != statusDamaged || result.MissingUpTo != 0 || len(result.Findings) == 0 {
+		t.Errorf("after the repair: %d %v %s", code, err, out)
 	}
-	if status, out := check("-o", "yaml"); status != 1 || !strings.Contains(out, "must be text or json") {
-		t.Errorf("another format: %d %s", status, out)
+	if code, out := check("-o", "yaml"); code != 1 || !strings.Contains(out, "must be text or json") {
+		t.Errorf("another format: %d %s", code, out)
 	}
 }
 
@@ -169,35 +169,35 @@ func TestCheck_DecryptsValues(t *testing.T) {
 	if _, err := kube.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if status := p.stop(t); status != 0 {
-		t.Fatalf("stopped with %d", status)
+	if code := p.stop(t); code != 0 {
+		t.Fatalf("stopped with %d", code)
 	}
-	check := func(args ...string) (int, integrity.CheckResult) {
+	check := func(args ...string) (int, status.CheckResult) {
 		t.Helper()
 		// it replaces its process's logger
 		p := command(t, dir, append([]string{"check", "--data-dir", dir, "-o", "json"}, args...)...)
-		status := p.wait(t)
-		var result integrity.CheckResult
+		code := p.wait(t)
+		var result status.CheckResult
 		// What it writes to standard error, that there are findings, follows the result.
 		text := strings.NewReader(progressLines.ReplaceAllString(p.log.String(), ""))
 		if err := json.NewDecoder(text).Decode(&result); err != nil {
-			t.Fatalf("%d %v %s", status, err, p.log)
+			t.Fatalf("%d %v %s", code, err, p.log)
 		}
-		return status, result
+		return code, result
 	}
-	if status, r := check(); status != 0 || r.Encrypted == 0 || r.Decrypted != 0 {
-		t.Errorf("without keys: %d %+v", status, r)
+	if code, r := check(); code != 0 || r.Encrypted == 0 || r.Decrypted != 0 {
+		t.Errorf("without keys: %d %+v", code, r)
 	}
-	if status, r := check(right); status != 0 || r.Encrypted == 0 || r.Decrypted != r.Encrypted {
-		t.Errorf("with the keys: %d %+v", status, r)
+	if code, r := check(right); code != 0 || r.Encrypted == 0 || r.Decrypted != r.Encrypted {
+		t.Errorf("with the keys: %d %+v", code, r)
 	}
-	if status, r := check(config("key2", "0123456789abcdef")); status != statusDamaged || r.Decrypted != 0 ||
+	if code, r := check(config("key2", "0123456789abcdef")); code != statusDamaged || r.Decrypted != 0 ||
 		!strings.Contains(fmt.Sprint(r.Findings),
 			"objects: secrets default/a: its value does not decrypt: no matching key was found") {
-		t.Errorf("with a key of another name: %d %.2000s", status, fmt.Sprint(r))
+		t.Errorf("with a key of another name: %d %.2000s", code, fmt.Sprint(r))
 	}
-	if status, r := check(config("key1", "fedcba9876543210")); status != statusDamaged || r.Decrypted != 0 {
-		t.Errorf("with another key: %d %.2000s", status, fmt.Sprint(r))
+	if code, r := check(config("key1", "fedcba9876543210")); code != statusDamaged || r.Decrypted != 0 {
+		t.Errorf("with another key: %d %.2000s", code, fmt.Sprint(r))
 	}
 
 	db, err := stdsql.Open("sqlite", migrations.SQLiteDSN(filepath.Join(dir, "byre.db")))
@@ -217,10 +217,10 @@ func TestCheck_DecryptsValues(t *testing.T) {
 			t.Fatalf("%s: %d rows, %v", statement, n, err)
 		}
 	}
-	if status, r := check(); status != 0 {
-		t.Errorf("without keys, after the damage: %d %+v", status, r)
+	if code, r := check(); code != 0 {
+		t.Errorf("without keys, after the damage: %d %+v", code, r)
 	}
-	status, r := check(right)
+	code, r := check(right)
 	text := fmt.Sprint(r.Findings)
 	for _, want := range []string{
 		"objects: secrets default/a: its value does not decrypt: ",
@@ -232,8 +232,8 @@ func TestCheck_DecryptsValues(t *testing.T) {
 			t.Errorf("the check does not say %q: %s", want, text)
 		}
 	}
-	if status != statusDamaged || len(r.Findings) != 3 {
-		t.Errorf("after the damage: %d %+v", status, r)
+	if code != statusDamaged || len(r.Findings) != 3 {
+		t.Errorf("after the damage: %d %+v", code, r)
 	}
 }
 
@@ -306,10 +306,10 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 	database := sqliteWith(t, before)
 	lost, lastLost := damageFile(t, strings.TrimPrefix(database, "sqlite://"), before)
 
-	status, out, errOut := call("check", "--endpoint", database)
-	if status != statusDamaged || !strings.Contains(out, "checked ") ||
+	code, out, errOut := call("check", "--endpoint", database)
+	if code != statusDamaged || !strings.Contains(out, "checked ") ||
 		!strings.Contains(errOut, " findings: keep a copy of the database") {
-		t.Errorf("check: %d %s %s", status, out, errOut)
+		t.Errorf("check: %d %s %s", code, out, errOut)
 	}
 	for key := range lost {
 		if strings.Count(out, "current_objects: "+key.Display()+": the row can't be read")+
@@ -321,16 +321,16 @@ func TestDamage_IsCountedAndLeftOut(t *testing.T) {
 		t.Errorf("the check takes damaged rows for missing ones: %s", out)
 	}
 
-	if status, _, errOut := call("check", "--endpoint", database, "--repair"); status != statusDamaged ||
+	if code, _, errOut := call("check", "--endpoint", database, "--repair"); code != statusDamaged ||
 		strings.Contains(errOut, "repaired") {
-		t.Errorf("repair: %d %s", status, errOut)
+		t.Errorf("repair: %d %s", code, errOut)
 	}
 	file := filepath.Join(t.TempDir(), "byre.zst")
 	expectFailure(t, `"byre backup --skip-damaged" saves what can be read`, "backup", "--endpoint", database, file)
-	status, out, errOut = call("backup", "--endpoint", database, "--skip-damaged", file)
-	if status != statusDamaged || !strings.Contains(out, "\nsha256 ") ||
+	code, out, errOut = call("backup", "--endpoint", database, "--skip-damaged", file)
+	if code != statusDamaged || !strings.Contains(out, "\nsha256 ") ||
 		!strings.Contains(errOut, " damaged parts of the database are not in the backup") {
-		t.Errorf("backup: %d %s %s", status, out, errOut)
+		t.Errorf("backup: %d %s %s", code, out, errOut)
 	}
 	for key := range lost {
 		if !strings.Contains(errOut, key.Display()+": the row ") {

@@ -24,12 +24,12 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	openapi "byre/apiserver/handlers/documents"
+	"byre/apiserver/handlers/documents"
 )
 
 // exampleRoot has one operation, which returns a string.
-func exampleRoot(path string) openapi.Root {
-	return openapi.Root{
+func exampleRoot(path string) documents.Root {
+	return documents.Root{
 		Path: path,
 		Operations: func() ([]restful.Route, error) {
 			return []restful.Route{{
@@ -42,9 +42,9 @@ func exampleRoot(path string) openapi.Root {
 }
 
 // counting counts how often a document is built.
-func counting(source openapi.Source, built *int) openapi.Source {
+func counting(source documents.Source, built *int) documents.Source {
 	for path, document := range source.V3 {
-		source.V3[path] = openapi.Document{Hash: document.Hash, JSON: func(ctx context.Context) ([]byte, error) {
+		source.V3[path] = documents.Document{Hash: document.Hash, JSON: func(ctx context.Context) ([]byte, error) {
 			*built++
 			return document.JSON(ctx)
 		}}
@@ -57,8 +57,8 @@ func counting(source openapi.Source, built *int) openapi.Source {
 	return source
 }
 
-func models() *openapi.Models {
-	return openapi.NewModels("test", func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+func models() *documents.Models {
+	return documents.NewModels("test", func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		return map[string]common.OpenAPIDefinition{}
 	})
 }
@@ -92,9 +92,9 @@ func index(t *testing.T, h http.Handler) map[string]string {
 func TestService_BuildsOnRequest(t *testing.T) {
 	t.Parallel()
 	built := 0
-	service := openapi.NewOpenAPI()
+	service := documents.NewOpenAPI()
 	service.Set("example",
-		counting(models().Source([]openapi.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"),
+		counting(models().Source([]documents.Root{exampleRoot("apis/example/v1"), exampleRoot("apis/example/v2")}, "a"),
 			&built))
 	location := index(t, service)["apis/example/v1"]
 	if built != 0 {
@@ -127,16 +127,16 @@ func TestService_BuildsOnRequest(t *testing.T) {
 func TestService_KeepsTheBuiltinPart(t *testing.T) {
 	t.Parallel()
 	const protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-	service, built := openapi.NewOpenAPI(), 0
+	service, built := documents.NewOpenAPI(), 0
 	root := exampleRoot("apis/example/v1")
 	operations := root.Operations
 	root.Operations = func() ([]restful.Route, error) {
 		built++
 		return operations()
 	}
-	service.Set("example", models().Source([]openapi.Root{root}, "a"))
+	service.Set("example", models().Source([]documents.Root{root}, "a"))
 	for i := range 3 {
-		definition := models().Source([]openapi.Root{exampleRoot(fmt.Sprintf("apis/definition/v%d", i))}, "a")
+		definition := models().Source([]documents.Root{exampleRoot(fmt.Sprintf("apis/definition/v%d", i))}, "a")
 		service.Set("definition", definition)
 		if i == 1 {
 			get(t, service, "/openapi/v2")
@@ -166,12 +166,12 @@ func TestService_KeepsTheBuiltinPart(t *testing.T) {
 func TestService_RequestsShareABuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service, built := openapi.NewOpenAPI(), 0
-		source := models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a")
-		service.Set("example", openapi.Source{V2: func(ctx context.Context, add func([]byte) error) error {
+		service, built := documents.NewOpenAPI(), 0
+		source := models().Source([]documents.Root{exampleRoot("apis/example/v1")}, "a")
+		service.Set("example", documents.Source{V2: func(ctx context.Context, add func([]byte) error) error {
 			built++
 			time.Sleep(time.Second)
-			service.Set("definition", openapi.Source{V2: func(context.Context, func([]byte) error) error { return nil }})
+			service.Set("definition", documents.Source{V2: func(context.Context, func([]byte) error) error { return nil }})
 			return source.V2(ctx, add)
 		}})
 		for range 10 {
@@ -189,11 +189,11 @@ func TestService_RequestsShareABuild(t *testing.T) {
 func TestService_BuildsHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := openapi.NewOpenAPI()
-		service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
+		service := documents.NewOpenAPI()
+		service.Set("example", models().Source([]documents.Root{exampleRoot("apis/example/v1")}, "a"))
 		get(t, service, "/openapi/v3/apis/example/v1")
 		service.Set("slow",
-			openapi.Source{V3: map[string]openapi.Document{"apis/slow/v1": {Hash: "b",
+			documents.Source{V3: map[string]documents.Document{"apis/slow/v1": {Hash: "b",
 				JSON: func(context.Context) ([]byte, error) {
 					time.Sleep(time.Minute)
 					return []byte("{}"), nil
@@ -217,8 +217,8 @@ func TestService_BuildsHoldUpNoOthers(t *testing.T) {
 // else.
 func TestService_HashNamesTheDocument(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
-	set := func(build string, roots ...openapi.Root) string {
+	service := documents.NewOpenAPI()
+	set := func(build string, roots ...documents.Root) string {
 		service.Set("example", models().Source(roots, build))
 		return index(t, service)["apis/example/v1"]
 	}
@@ -263,21 +263,21 @@ func TestBuildIdentity_CoversTheGatesAndTheVersion(t *testing.T) {
 		operations[0].WriteSample = phase{}
 		return operations, err
 	}
-	started, documents, hashes := time.Now(), map[string]bool{}, map[string]bool{}
+	started, texts, hashes := time.Now(), map[string]bool{}, map[string]bool{}
 	for _, enums := range []bool{true, false} {
 		featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.OpenAPIEnums, enums)
 		for _, emulated := range []string{"1.36", "1.37"} {
-			source := openapi.NewModels(emulated, definitions).Source([]openapi.Root{root},
-				openapi.BuildIdentity(started, emulated))
+			source := documents.NewModels(emulated, definitions).Source([]documents.Root{root},
+				documents.BuildIdentity(started, emulated))
 			text, err := source.V3[root.Path].JSON(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			documents[string(text)], hashes[source.V3[root.Path].Hash] = true, true
+			texts[string(text)], hashes[source.V3[root.Path].Hash] = true, true
 		}
 	}
-	if len(documents) != 4 || len(hashes) != 4 {
-		t.Errorf("%d documents, %d hashes, want 4 of each", len(documents), len(hashes))
+	if len(texts) != 4 || len(hashes) != 4 {
+		t.Errorf("%d documents, %d hashes, want 4 of each", len(texts), len(hashes))
 	}
 }
 
@@ -285,8 +285,8 @@ func TestBuildIdentity_CoversTheGatesAndTheVersion(t *testing.T) {
 // protobuf, compressed for clients that accept it, and with 304 for clients that have them.
 func TestService_ServesJSONAndProtobuf(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
-	service.Set("example", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
+	service := documents.NewOpenAPI()
+	service.Set("example", models().Source([]documents.Root{exampleRoot("apis/example/v1")}, "a"))
 	for path, message := range map[string]proto.Message{
 		"/openapi/v2":                 &openapi_v2.Document{},
 		"/openapi/v3/apis/example/v1": &openapi_v3.Document{},
@@ -325,12 +325,12 @@ func TestService_ServesJSONAndProtobuf(t *testing.T) {
 // all are in one document.
 func TestService_MergesSources(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
+	service := documents.NewOpenAPI()
 	if w := get(t, service, "/openapi/v2"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("without sources: %d", w.Code)
 	}
-	service.Set("one", models().Source([]openapi.Root{exampleRoot("apis/example/v1")}, "a"))
-	service.Set("two", models().Source([]openapi.Root{exampleRoot("apis/other/v1")}, "a"))
+	service.Set("one", models().Source([]documents.Root{exampleRoot("apis/example/v1")}, "a"))
+	service.Set("two", models().Source([]documents.Root{exampleRoot("apis/other/v1")}, "a"))
 	text := get(t, service, "/openapi/v2").Body.String()
 	if !strings.Contains(text, "/apis/example/v1/widgets") || !strings.Contains(text, "/apis/other/v1/widgets") {
 		t.Errorf("not both: %s", text)
@@ -351,9 +351,9 @@ func TestService_MergesSources(t *testing.T) {
 // next request builds it again.
 func TestService_RetriesAFailedDocument(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
+	service := documents.NewOpenAPI()
 	broken := true
-	service.Set("example", openapi.Source{V3: map[string]openapi.Document{"apis/example/v1": {
+	service.Set("example", documents.Source{V3: map[string]documents.Document{"apis/example/v1": {
 		Hash: "h",
 		JSON: func(context.Context) ([]byte, error) {
 			if broken {
@@ -376,22 +376,22 @@ func TestService_RetriesAFailedDocument(t *testing.T) {
 // of its part; a partial document is not cached.
 func TestService_RebuildsChangedParts(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
+	service := documents.NewOpenAPI()
 	built, partial := 0, true
-	source := func(hash string) openapi.Source {
-		return openapi.Source{
+	source := func(hash string) documents.Source {
+		return documents.Source{
 			V2Hash: hash,
 			V2: func(_ context.Context, add func([]byte) error) error {
 				built++
 				if partial {
-					return errors.Join(add([]byte(`{"info":{},"paths":{}}`)), openapi.ErrPartial)
+					return errors.Join(add([]byte(`{"info":{},"paths":{}}`)), documents.ErrPartial)
 				}
 				return add([]byte(`{"info":{},"paths":{}}`))
 			},
-			V3: map[string]openapi.Document{"apis/example/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
+			V3: map[string]documents.Document{"apis/example/v1": {Hash: hash, JSON: func(context.Context) ([]byte, error) {
 				built++
 				if partial {
-					return []byte(`{}`), openapi.ErrPartial
+					return []byte(`{}`), documents.ErrPartial
 				}
 				return []byte(`{"paths":{}}`), nil
 			}}},
@@ -399,7 +399,7 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 	}
 	// Sources are asked in the order of their names: an error of the first does not hide
 	// the second.
-	service.Set("a", openapi.Source{V2: func(context.Context, func([]byte) error) error {
+	service.Set("a", documents.Source{V2: func(context.Context, func([]byte) error) error {
 		return errors.New("no models")
 	}})
 	service.Set("b", source("1"))
@@ -431,15 +431,15 @@ func TestService_RebuildsChangedParts(t *testing.T) {
 // concurrently, and a client that gives up waiting gets its error at once.
 func TestService_VersionsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	service := openapi.NewOpenAPI()
+	service := documents.NewOpenAPI()
 	begun, finish := make(chan struct{}), make(chan struct{})
-	service.Set("example", openapi.Source{
+	service.Set("example", documents.Source{
 		V2: func(_ context.Context, add func([]byte) error) error {
 			close(begun)
 			<-finish
 			return add([]byte(`{"info":{},"paths":{}}`))
 		},
-		V3: map[string]openapi.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) {
+		V3: map[string]documents.Document{"apis/example/v1": {Hash: "1", JSON: func(context.Context) ([]byte, error) {
 			return []byte(`{}`), nil
 		}}},
 	})

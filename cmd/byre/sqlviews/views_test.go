@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	catalog "byre/apiserver/query"
+	"byre/apiserver/query"
 	"byre/migrations"
 	"byre/sqlstore/postgres/pgtest"
 )
@@ -31,12 +31,12 @@ var hostile = []string{
 }
 
 // decoded is what a database has for a value of a column, as the catalog has it.
-func decoded(of catalog.Type, got any) any {
+func decoded(of query.Type, got any) any {
 	switch got := got.(type) {
 	case []byte:
 		return decoded(of, string(got))
 	case string:
-		if of == catalog.JSON {
+		if of == query.JSON {
 			var document any
 			if json.Unmarshal([]byte(got), &document) == nil {
 				return document
@@ -44,9 +44,9 @@ func decoded(of catalog.Type, got any) any {
 		}
 	case int64:
 		switch of {
-		case catalog.Boolean:
+		case query.Boolean:
 			return got == 1
-		case catalog.Real, catalog.Quantity:
+		case query.Real, query.Quantity:
 			return float64(got)
 		}
 	}
@@ -62,14 +62,14 @@ func isSame(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-var columnTypes = []catalog.Type{catalog.Text, catalog.Integer, catalog.Real, catalog.Quantity, catalog.Boolean,
-	catalog.Time, catalog.JSON}
+var columnTypes = []query.Type{query.Text, query.Integer, query.Real, query.Quantity, query.Boolean,
+	query.Time, query.JSON}
 
 // expectColumns expects of the expressions of columns what the catalog makes of the same values: NULL where they have
-// another type. No value makes an expression fail. query returns the values of expressions for an object.
+// another type. No value makes an expression fail. selects returns the values of expressions for an object.
 func expectColumns(
-	t *testing.T, isPostgres bool, column func(*catalog.Column) string,
-	query func(object, expressions string, values []any) error,
+	t *testing.T, isPostgres bool, column func(*query.Column) string,
+	selects func(object, expressions string, values []any) error,
 ) {
 	t.Helper()
 	for _, member := range []string{"plain", "it's", `a"b`, "null", "a.b/c"} {
@@ -77,9 +77,9 @@ func expectColumns(
 			continue // SQLite has no way to write such a path; no schema of Kubernetes has such a member
 		}
 		var expressions []string
-		var columns []catalog.Column
+		var columns []query.Column
 		for _, of := range columnTypes {
-			c := catalog.NewColumn("c", of, "", "spec", member)
+			c := query.NewColumn("c", of, "", "spec", member)
 			columns, expressions = append(columns, c), append(expressions, column(&c))
 		}
 		for _, text := range append(hostile, "") {
@@ -92,7 +92,7 @@ func expectColumns(
 				object = `{"spec":"none"}`
 			}
 			got := make([]any, len(columns))
-			if err := query(object, strings.Join(expressions, ", "), got); err != nil {
+			if err := selects(object, strings.Join(expressions, ", "), got); err != nil {
 				t.Errorf("%s fails: %v", object, err)
 				continue
 			}
@@ -101,7 +101,7 @@ func expectColumns(
 				if text == "" {
 					want = nil
 				}
-				if raw, ok := want.(catalog.RawJSON); ok {
+				if raw, ok := want.(query.RawJSON); ok {
 					_ = json.Unmarshal(raw, &want) // it is valid
 				}
 				if have := decoded(columns[i].Type, got[i]); !isSame(have, want) {
@@ -127,14 +127,14 @@ func TestSQLiteColumn_IsWhatTheCatalogMakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	query := func(object, expressions string, values []any) error {
+	selects := func(object, expressions string, values []any) error {
 		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT ?1 AS value) o", object), values)
 	}
-	expectColumns(t, false, func(c *catalog.Column) string { return sqliteColumn(c, sqliteElement("o")) }, query)
+	expectColumns(t, false, func(c *query.Column) string { return sqliteColumn(c, sqliteElement("o")) }, selects)
 	for _, encrypted := range []string{"k8s:enc:aesgcm:v1:x", "", "{"} {
-		c := catalog.NewColumn("c", catalog.Text, "", "spec", "x")
+		c := query.NewColumn("c", query.Text, "", "spec", "x")
 		got := make([]any, 1)
-		if err := query(encrypted, sqliteColumn(&c, sqliteElement("o")), got); err != nil || got[0] != nil {
+		if err := selects(encrypted, sqliteColumn(&c, sqliteElement("o")), got); err != nil || got[0] != nil {
 			t.Errorf("of %q: %v, %v", encrypted, got[0], err)
 		}
 	}
@@ -148,11 +148,11 @@ func TestPostgresColumn_IsWhatTheCatalogMakes(t *testing.T) {
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	query := func(object, expressions string, values []any) error {
+	selects := func(object, expressions string, values []any) error {
 		return scan(db.QueryRowContext(t.Context(), "SELECT "+expressions+" FROM (SELECT $1::text::jsonb AS v) o", object),
 			values)
 	}
-	expectColumns(t, true, func(c *catalog.Column) string { return postgresColumn(c, "o.v") }, query)
+	expectColumns(t, true, func(c *query.Column) string { return postgresColumn(c, "o.v") }, selects)
 }
 
 // Whatever an owner names, it is one text or one name to the database.
@@ -181,8 +181,8 @@ func TestQuoting_KeepsNamesWhole(t *testing.T) {
 	}
 }
 
-func table(group, resource string, isCustom bool, columns ...catalog.Column) Table {
-	return Table{&catalog.Table{Resource: schema.GroupResource{Group: group, Resource: resource}, Columns: columns},
+func table(group, resource string, isCustom bool, columns ...query.Column) Table {
+	return Table{&query.Table{Resource: schema.GroupResource{Group: group, Resource: resource}, Columns: columns},
 		isCustom}
 }
 
@@ -190,8 +190,8 @@ func table(group, resource string, isCustom bool, columns ...catalog.Column) Tab
 func TestPostgresColumns_HaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 40)
-	of := table("", "things", false, catalog.NewColumn(long+"a", catalog.Text, "", "a"),
-		catalog.NewColumn(long+"b", catalog.Text, "", "b"), catalog.NewColumn("c", catalog.Text, "", "c"))
+	of := table("", "things", false, query.NewColumn(long+"a", query.Text, "", "a"),
+		query.NewColumn(long+"b", query.Text, "", "b"), query.NewColumn("c", query.Text, "", "c"))
 	columns := postgresColumns(&of)
 	if len(columns) != 2 || len(columns[0].Name) > maxIdentifier || columns[0].Path[0] != "a" || columns[1].Name != "c" {
 		t.Errorf("the columns are %+v", columns)
@@ -214,9 +214,9 @@ func TestSchema_CutsLongColumns(t *testing.T) {
 	long := "spec_" + strings.Repeat("long_", 12)
 	update := func(names ...string) {
 		t.Helper()
-		table := catalog.Table{Resource: schema.GroupResource{Group: "example.com", Resource: "gears"}, Kind: "Gear"}
+		table := query.Table{Resource: schema.GroupResource{Group: "example.com", Resource: "gears"}, Kind: "Gear"}
 		for _, name := range names {
-			table.Columns = append(table.Columns, catalog.NewColumn(name, catalog.Text, "", "spec", name))
+			table.Columns = append(table.Columns, query.NewColumn(name, query.Text, "", "spec", name))
 		}
 		left, err := s.Update(t.Context(), []Table{{Table: &table, IsCustom: true}})
 		if err != nil || left["gears.example.com"] != nil {
