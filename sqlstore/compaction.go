@@ -389,7 +389,7 @@ func (s *housekeeping) retain(ctx context.Context) error {
 			continue
 		}
 		if t.isDue(h, age) {
-			deleted, err := s.deleteOlder(ctx, h, t.deletion(h, age, s.clock.oldest(age, state, time.Now())), t.now)
+			deleted, err := s.deleteOlder(ctx, h, t.deletion(h, age, state.Revision), t.now)
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -71,10 +72,6 @@ func (s *housekeeping) withLock(ctx context.Context, name string, work func(cont
 	return err
 }
 
-// maxCandidates is how many records expiredSince examines after the database's clock was
-// set forward.
-const maxCandidates = 10_000
-
 // readClock reads the database's clock, and logs when it was set forward; see clock.
 func (s *housekeeping) readClock(ctx context.Context) (State, times, error) {
 	state, t, err := s.clock.read(ctx, s.driver.State)
@@ -97,11 +94,14 @@ func (s *housekeeping) expireDue(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find expired records: %w", err)
 	}
-	if len(expired) == 0 && t.jump == 0 {
+	if len(expired) == 0 {
 		return nil
 	}
 	return s.withLock(ctx, "expire", s.expire)
 }
+
+// maxCandidates is how many records expire examines after the database's clock was set forward.
+const maxCandidates = 10_000
 
 // expire deletes expired records, one batch after the other, until none is left. It stops
 // after a batch of which it could delete none.
@@ -111,53 +111,21 @@ func (s *housekeeping) expire(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		expired, err := s.driver.Expired(ctx, t.old, s.options.BatchWrites)
-		if err == nil && t.jump > 0 {
-			expired, err = s.expiredSince(ctx, t, expired)
+		limit := s.options.BatchWrites
+		if t.jump > 0 {
+			limit = max(limit, maxCandidates)
 		}
+		expired, err := s.driver.Expired(ctx, t.now, limit)
 		if err != nil {
 			return fmt.Errorf("find expired records: %w", err)
 		}
+		expired = slices.DeleteFunc(expired, func(r Record) bool { return r.Revision <= t.jump && r.Expires.After(t.old) })
+		expired = expired[:min(len(expired), s.options.BatchWrites)]
 		deleted, err := s.deleteExpired(ctx, expired)
 		if err != nil || len(expired) < s.options.BatchWrites || deleted == 0 {
 			return err
 		}
 	}
-}
-
-// expiredSince appends to expired the records that were written after the database's clock
-// was set forward, and have expired by that clock. It ends the distinction of clock when
-// there are no records left that would expire too early without it, and no changes that
-// would be compacted too early.
-func (s *housekeeping) expiredSince(ctx context.Context, t times, expired []Record) ([]Record, error) {
-	candidates, err := s.driver.Expired(ctx, t.now, maxCandidates)
-	if err != nil {
-		return nil, err
-	}
-	mayBeEarly := len(candidates) == maxCandidates // there may be more than were examined
-	for _, r := range candidates {
-		switch {
-		case r.Revision > t.jump && len(expired) < s.options.BatchWrites:
-			expired = append(expired, r)
-		case r.Expires.After(t.old):
-			mayBeEarly = true
-		}
-	}
-	if mayBeEarly {
-		return expired, nil
-	}
-	histories, err := s.driver.Histories(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range histories {
-		age, _ := s.options.retentionOf(GroupResource{h.Group, h.Resource.Resource})
-		if age >= 0 && 0 < h.First && h.First <= t.jump {
-			return expired, nil
-		}
-	}
-	s.clock.forget(t.jump)
-	return expired, nil
 }
 
 // deleteExpired deletes each record unless it has changed since it was read. deleted is how
@@ -202,23 +170,17 @@ const maxReading = clockTolerance / 2
 // which can't be set.
 //
 // Invariant: setting the database's clock forward does not make a record expire, or a
-// change be compacted, before its time. clock keeps two times for that. A record written
+// change be compacted, before its time. clock keeps two times for that. What was written
 // up to revision jump was stamped before the clock was set forward: its age is the
-// difference to old, which continues the clock of before. A later record's age is the
-// difference to now, the clock as it is. Once no record of before is left, forget ends
-// the distinction. Without it, setting the clock forward by an hour would expire every
-// Lease and Event of the last hour at once. Setting the clock back only makes records
-// last longer. The history of a resource is judged by old for less long: see deletion.
+// difference to old, which continues the clock of before. The age of what was written later is
+// the difference to now, the clock as it is. Without it, a clock that is wrong for a minute
+// would delete every Event and all history. Setting the clock back only makes records last
+// longer.
 type clock struct {
-	// reading has a value while read reads the database's clock. Its capacity is 1.
-	reading chan struct{}
-
 	mu sync.Mutex
-	// began is this process's time at the first reading of the clock, start that reading, and
-	// first the last revision at that time. A change after first is younger than the time since began.
-	began, start time.Time
-	first        int64
-	// old is the time by which records up to revision jump are judged, as of the last
+	// began is this process's time at the first reading.
+	began time.Time
+	// old is the time by which what was written up to revision jump is judged, as of the last
 	// reading; at is this process's time of that reading. jump is 0 unless the database's
 	// clock was set forward.
 	old  time.Time
@@ -234,25 +196,15 @@ type clock struct {
 type times struct {
 	old, now time.Time
 	jump     int64
-	// start and first are those of clock, and since is the time that has passed in this process since
-	// the jump was noticed.
-	start time.Time
-	first int64
+	// since is the time that has passed in this process since the jump was noticed.
 	since time.Duration
 	// jumped is true when the jump has just been noticed.
 	jumped bool
 }
 
 // read reads the state of the database, and its clock, until a reading takes no longer than
-// maxReading. It makes one reading at a time: of two at the same time, the one that comes late
-// would look as if the clock had been set back.
+// maxReading.
 func (c *clock) read(ctx context.Context, read func(context.Context) (State, error)) (State, times, error) {
-	select {
-	case c.reading <- struct{}{}:
-		defer func() { <-c.reading }()
-	case <-ctx.Done():
-		return State{}, times{}, ctx.Err()
-	}
 	for {
 		before := time.Now()
 		state, err := read(ctx)
@@ -273,8 +225,7 @@ func (c *clock) compare(state State, local time.Time) times {
 	// the clock was set. Round removes that reading.
 	now := state.Time.Round(0)
 	if c.began.IsZero() {
-		c.began, c.start, c.first = local, now, state.Revision
-		c.old, c.at = now, local
+		c.began, c.old, c.at = local, now, local
 	}
 	expected := c.old.Add(local.Sub(c.at))
 	ahead := now.Sub(expected)
@@ -289,21 +240,16 @@ func (c *clock) compare(state State, local time.Time) times {
 		c.old, c.jump, c.ahead = now, 0, 0
 	}
 	c.at = local
-	return times{c.old, now, c.jump, c.start, c.first, local.Sub(c.jumped), jumped}
+	return times{c.old, now, c.jump, local.Sub(c.jumped), jumped}
 }
 
 // deletion selects the changes of a resource up to a revision that have reached an age. It judges
-// them by old if some were made before the clock was set forward, except in two cases. When the
-// age has passed since then, all of these have reached it. If an earlier process has made the oldest
-// one at a time after start, the clock was behind when this process started: what earlier processes
-// made is judged by now, and changes after first, which that clock has stamped too early, are kept.
+// them by old if some were made before the clock was set forward, until the age has passed since
+// then: all of these have reached it.
 func (t times) deletion(h History, age time.Duration, upTo int64) Deletion {
-	by := t.old
-	switch {
-	case h.First > t.jump || t.since >= age:
-		by = t.now
-	case h.First <= t.first && h.FirstTime.After(t.start):
-		by, upTo = t.now, min(upTo, t.first)
+	by := t.now
+	if h.First <= t.jump && t.since < age {
+		by = t.old
 	}
 	return Deletion{Of: h.Resource, UpTo: upTo, Before: by.Add(-age)}
 }
@@ -313,32 +259,9 @@ func (t times) isDue(h History, age time.Duration) bool {
 	return age >= 0 && h.First > 0 && (h.FirstTime.After(t.now) || h.FirstTime.Before(t.deletion(h, age, 0).Before))
 }
 
-// forget makes now the time for all ages again, unless the clock was set forward again after
-// jump. expiredSince calls it when no record and no change that was stamped before the jump is
-// left.
-func (c *clock) forget(jump int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.jump != jump {
-		return
-	}
-	c.old, c.jump, c.ahead = c.old.Add(c.ahead), 0, 0
-}
-
 // hasRun reports whether this process has run for some time.
 func (c *clock) hasRun(long time.Duration, local time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return local.Sub(c.began) >= long
-}
-
-// oldest returns the last revision whose change can have reached an age. A change after
-// first was made while this process ran: it can't be older than the time since began.
-func (c *clock) oldest(age time.Duration, state State, local time.Time) int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if local.Sub(c.began) < age {
-		return c.first
-	}
-	return state.Revision
 }

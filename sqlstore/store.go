@@ -60,7 +60,7 @@ func New(driver Driver, options Options) *Store {
 	s.housekeeping = &housekeeping{
 		turn:   make(chan struct{}, 1),
 		driver: driver, options: &s.options, metrics: s.metrics, commit: s.Commit,
-		clock: clock{reading: make(chan struct{}, 1)}, counts: make(map[Resource]changeCount),
+		counts: make(map[Resource]changeCount),
 	}
 	return s
 }
