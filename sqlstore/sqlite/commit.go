@@ -54,14 +54,6 @@ func (d *Driver) Commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore
 	return outcomes, err
 }
 
-// fence fails with an error of a kind, and of no other, if Fence fails.
-func (o *Options) fence(kind error) error {
-	if err := o.Fence(); err != nil {
-		return fmt.Errorf("%w: %s", kind, err.Error())
-	}
-	return nil
-}
-
 // commit makes a batch of writes in a transaction, or in memory.
 func (c *committer) commit(ctx context.Context, batch []sqlstore.Write) ([]sqlstore.Outcome, error) {
 	c.writing.Lock()
@@ -125,13 +117,12 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 		}
 		return f()
 	})
-	b.isFailing = err != nil
-	if hasCode(err, sqlite3.SQLITE_FULL) {
-		c.reserve.release()
-	} else if _, ok := errors.AsType[*commitError](err); ok && c.options.Replication != nil {
-		c.options.Replication.Dropped()
-	}
-	if err != nil {
+	if b.isFailing = err != nil; b.isFailing {
+		if hasCode(err, sqlite3.SQLITE_FULL) {
+			c.reserve.release()
+		} else if _, ok := errors.AsType[*commitError](err); ok && c.options.Replication != nil {
+			c.options.Replication.Dropped()
+		}
 		return err
 	}
 	if b.isVolatile != nil && c.lineage.revision-state.Revision < reservedRevisions/2 {
@@ -394,10 +385,10 @@ func (w *writer) create(c *sqlstore.Write, revision int64, stamp string) (sqlsto
 		sqlstore.Text(c.Value),
 		recordSum(k, c.UID, revision, revision, c.Encoding, expiryText(c.Expires), sqlstore.Text(c.Value)),
 		writtenSum(k, revision, stamp, a, c.Generation))
-	if isDuplicate(err) {
-		return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
-	}
 	if err != nil {
+		if isDuplicate(err) {
+			return sqlstore.Outcome{Err: sqlstore.ErrExists}, nil
+		}
 		return sqlstore.Outcome{}, fmt.Errorf("insert object: %w", err)
 	}
 	if _, err := w.stmts[insertCreate].Exec(revision, stamp, a.Verb, a.Subresource, a.Manager, a.User, a.RealUser,

@@ -110,9 +110,6 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if options.Fence == nil {
-		options.Fence = func() error { return nil }
-	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}

@@ -69,6 +69,17 @@ func (d *Driver) State(context.Context) (sqlstore.State, error) {
 	return state, d.options.fence(sqlstore.ErrUnavailable)
 }
 
+// fence fails with an error of a kind, and of no other, if Fence fails.
+func (o *Options) fence(kind error) error {
+	if o.Fence == nil {
+		return nil
+	}
+	if err := o.Fence(); err != nil {
+		return fmt.Errorf("%w: %s", kind, err.Error())
+	}
+	return nil
+}
+
 // Get implements sqlstore.Driver.
 func (d *Driver) Get(ctx context.Context, key sqlstore.Key) (sqlstore.Record, int64, error) {
 	return d.committer.get(ctx, key)
