@@ -71,8 +71,15 @@ func (t *tail) Publish(changes []sqlstore.Change) {
 	t.raiseTarget(events[len(events)-1].Revision)
 }
 
-// FollowPublished has f called with what Publish gets, before it is applied. f does not block. It is called once.
-func (t *tail) FollowPublished(f sqlstore.Publish) { t.follower.Store(&f) }
+// FollowPublished has f, and no other function, called with what Publish gets, before it is applied. f does not block.
+// Where f is nil no function is called.
+func (t *tail) FollowPublished(f sqlstore.Publish) {
+	if f == nil {
+		t.follower.Store(nil)
+		return
+	}
+	t.follower.Store(&f)
+}
 
 // raiseTarget has run read the changes up to a revision. The caller holds mu.
 func (t *tail) raiseTarget(revision int64) {

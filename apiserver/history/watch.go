@@ -360,9 +360,7 @@ type window struct {
 }
 
 func newTail(driver sqlstore.Driver, feed *watch.Feed) *tail {
-	t := &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
-	feed.FollowPublished(t.publish)
-	return t
+	return &tail{driver: driver, feed: feed, joined: make(chan struct{}, 1)}
 }
 
 // publish keeps changes that this process has made, so that read need not read them from the database.
@@ -465,6 +463,7 @@ func (t *tail) join(ctx context.Context) (*window, error) {
 	if t.window == nil {
 		t.window, t.published = &window{changed: make(chan struct{})}, nil
 		t.window.restart(at, t.driver)
+		t.feed.FollowPublished(t.publish)
 		select {
 		case t.joined <- struct{}{}:
 		default:
@@ -479,9 +478,15 @@ func (t *tail) leave(w *window) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.watches--; w.watches == 0 && t.window == w {
-		t.window = nil
+		t.endWindow()
 	}
 	t.watches.Done()
+}
+
+// endWindow has the feed tell of no further changes. The caller holds mu.
+func (t *tail) endWindow() {
+	t.window = nil
+	t.feed.FollowPublished(nil)
 }
 
 // read waits for changes after the window, and reads them.
@@ -512,7 +517,7 @@ func (t *tail) read(ctx context.Context) error {
 		// The watches end with 410, as all watches of the process do.
 		w.end(watch.ErrCompacted)
 		if t.window == w {
-			t.window = nil
+			t.endWindow()
 		}
 		return nil
 	case err != nil:

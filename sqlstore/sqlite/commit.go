@@ -65,7 +65,7 @@ func (c *committer) commit(ctx context.Context, batch []sqlstore.Write) ([]sqlst
 		return nil, err
 	}
 	now := c.options.Clock().UTC().Truncate(time.Microsecond)
-	if c.buffer.takes(batch, c.state.Load().Revision, c.lineage.revision) {
+	if c.buffer.isVolatile != nil && c.buffer.takes(batch, c.state.Load().Revision, c.lineage.revision) {
 		return c.commitToBuffer(ctx, batch, now)
 	}
 	outcomes := make([]sqlstore.Outcome, len(batch))
@@ -125,11 +125,13 @@ func (c *committer) transaction(state *sqlstore.State, f func() error) error {
 		}
 		return err
 	}
-	if b.isVolatile != nil && c.lineage.revision-state.Revision < reservedRevisions/2 {
-		// Without a reservation the buffer takes no changes.
-		_ = c.lineage.reserve(state.Revision + reservedRevisions)
+	if b.isVolatile != nil {
+		if c.lineage.revision-state.Revision < reservedRevisions/2 {
+			// Without a reservation the buffer takes no changes.
+			_ = c.lineage.reserve(state.Revision + reservedRevisions)
+		}
+		b.clear(state.Revision)
 	}
-	b.clear(state.Revision)
 	c.lineage.record(state.Revision)
 	if c.reserve.isInUse.Load() && (c.options.Replication == nil || !c.options.Replication.Attached()) {
 		// The log must not grow by each delete until it has all that the reserve gave. If this fails, Maintain tries it

@@ -47,7 +47,8 @@ const (
 //
 // The fields are written only while both committer.writing and mu are held.
 type volatileBuffer struct {
-	// isVolatile is Options.Volatile; nil if no resource is volatile.
+	// isVolatile is Options.Volatile. It is nil if no resource is volatile: then what follows stays as it was at the
+	// start, and all reads are of the database.
 	isVolatile func(sqlstore.Key) bool
 	state      *counters
 
@@ -85,9 +86,6 @@ func (b *volatileBuffer) isBehind() bool { return b.state.Load().Revision > b.la
 // takes reports whether the driver may acknowledge a batch from the buffer. last is the last
 // revision of the store, reserved the last one that it may give.
 func (b *volatileBuffer) takes(batch []sqlstore.Write, last, reserved int64) bool {
-	if b.isVolatile == nil {
-		return false
-	}
 	bytes := b.bytes
 	for i := range batch {
 		if w := &batch[i]; !b.isVolatile(w.Key) || w.Requires != nil || w.RequiresNone != nil {
@@ -189,6 +187,9 @@ func (b *volatileBuffer) clear(flushed int64) {
 
 // durable returns the last revision in the database.
 func (b *volatileBuffer) durable() int64 {
+	if b.isVolatile == nil {
+		return b.state.Load().Revision
+	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.flushed
