@@ -433,101 +433,152 @@ FROM r CROSS JOIN (
 ORDER BY u.revision`
 )
 
-// Lists. The arguments are $1 group, $2 resource, $3 owner, $4 and $5 the namespace and name of the
-// position after which the list begins, $6 the last namespace, $7 the only name to list (empty for all), $8
-// revision, $9 limit (NULL for none), $10 whether to return values. A list of what is current has no use for $8.
-//
-// PostgreSQL stops at a namespace <= $6; at a second comparison of rows it would not.
+// Lists. The arguments are $1 group, $2 resource, $3 owner, $4 namespace, $5 the name of the
+// position after which the list begins, $6 the only name to list (empty for all), $7
+// revision, $8 limit (NULL for none), $9 whether to return values. A list is of a resource, a
+// namespace, or one object. A list of what is current has no use for $7.
 const (
-	listNow = `
-SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $10 THEN value END AS value
+	listResource = `
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-  AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7) AND $8::bigint IS NOT NULL
-ORDER BY namespace, name LIMIT $9`
+  AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
+
+	listNamespace = `
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
+FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
 
 	listObject = `
-SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $10 THEN value END AS value
+SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
 FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-  AND namespace = $6 AND name = $7 AND (namespace, name) > ($4, $5) AND $8::bigint IS NOT NULL
-LIMIT $9`
+  AND namespace = $4 AND name = $6 AND name > $5 AND $7::bigint IS NOT NULL
+ORDER BY namespace, name LIMIT $8`
 
-	countNow = `
+	countResource = `
 SELECT count(*) FROM current_objects
 WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-  AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7) AND $8::bigint IS NOT NULL`
+  AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL`
+
+	countNamespace = `
+SELECT count(*) FROM current_objects
+WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+  AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND $7::bigint IS NOT NULL`
 )
 
 // Lists at a revision: the objects that were last written up to it, and the undo rows of objects
 // that were replaced or deleted after it. These undo rows come from the whole history of the objects
 // in the range (At), or from the changes of the resource after the revision if these are few (Since):
-// of a list that goes on for minutes they are few, however long the history is. $11 is whether to return
+// of a list that goes on for minutes they are few, however long the history is. $10 is whether to return
 // objects that were not replaced since.
 //
 // Each half has an ORDER BY of its own: without it the planner would not merge two index scans. The
 // empty texts and the zero that Since adds to the columns keep the planner from using the index by
 // key.
 const (
-	listAt = `
+	listResourceAt = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $10 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7) AND revision <= $8 AND $11
-  ORDER BY namespace, name LIMIT $9
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $10 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7)
-    AND replaces BETWEEN 1 AND $8 AND revision > $8
-  ORDER BY namespace, name LIMIT $9
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
+  ORDER BY namespace, name LIMIT $8
 )) AS list
-ORDER BY namespace, name LIMIT $9`
+ORDER BY namespace, name LIMIT $8`
+
+	listNamespaceAt = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND replaces BETWEEN 1 AND $7 AND revision > $7
+  ORDER BY name LIMIT $8
+)) AS list
+ORDER BY name LIMIT $8`
 
 	listObjectAt = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $10 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND namespace = $6 AND name = $7 AND (namespace, name) > ($4, $5) AND revision <= $8 AND $11
+    AND namespace = $4 AND name = $6 AND name > $5 AND revision <= $7 AND $10
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $10 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND namespace = $6 AND name = $7 AND (namespace, name) > ($4, $5) AND replaces BETWEEN 1 AND $8 AND revision > $8
-)) AS list LIMIT $9`
+    AND namespace = $4 AND name = $6 AND name > $5 AND replaces BETWEEN 1 AND $7 AND revision > $7
+)) AS list LIMIT $8`
 
-	listSince = `
+	listResourceSince = `
 SELECT * FROM ((
-  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $10 THEN value END AS value
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
   FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7) AND revision <= $8 AND $11
-  ORDER BY namespace, name LIMIT $9
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY namespace, name LIMIT $8
 ) UNION ALL (
-  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $10 THEN value END
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
   FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND revision > $8 AND (namespace || '', name || '') > ($4, $5) AND namespace || '' <= $6
-    AND ($7 = '' OR name || '' = $7) AND replaces + 0 BETWEEN 1 AND $8
-  ORDER BY namespace || '', name LIMIT $9
+    AND revision > $7 AND (namespace || '', name || '') > ($4, $5) AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
+  ORDER BY namespace || '', name LIMIT $8
 )) AS list
-ORDER BY namespace, name LIMIT $9`
+ORDER BY namespace, name LIMIT $8`
 
-	// countAt counts the objects that exist now and were created up to the revision, and
+	listNamespaceSince = `
+SELECT * FROM ((
+  SELECT namespace, name, uid, created_revision, revision, encoding, expires, CASE WHEN $9 THEN value END AS value
+  FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND revision <= $7 AND $10
+  ORDER BY name LIMIT $8
+) UNION ALL (
+  SELECT namespace, name, uid, created_revision, replaces, encoding, expires, CASE WHEN $9 THEN value END
+  FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND namespace || '' = $4 AND name || '' > $5 AND ($6 = '' OR name || '' = $6) AND replaces + 0 BETWEEN 1 AND $7
+  ORDER BY namespace || '', name LIMIT $8
+)) AS list
+ORDER BY name LIMIT $8`
+
+	// countResourceAt counts the objects that exist now and were created up to the revision, and
 	// those that existed then and were deleted later.
-	countAt = `
+	countResourceAt = `
 SELECT (
   SELECT count(*) FROM current_objects
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND (namespace, name) > ($4, $5) AND namespace <= $6 AND ($7 = '' OR name = $7) AND created_revision <= $8
+    AND (namespace, name) > ($4, $5) AND ($6 = '' OR name = $6) AND created_revision <= $7
 ) + (
   SELECT count(*) FROM undo_log
   WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
-    AND revision > $8 AND (namespace || '', name || '') > ($4, $5) AND namespace || '' <= $6
-    AND ($7 = '' OR name || '' = $7) AND op = 'delete' AND created_revision <= $8
+    AND revision > $7 AND (namespace || '', name || '') > ($4, $5) AND ($6 = '' OR name || '' = $6) AND op = 'delete' AND created_revision <= $7
+)`
+
+	countNamespaceAt = `
+SELECT (
+  SELECT count(*) FROM current_objects
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND namespace = $4 AND name > $5 AND ($6 = '' OR name = $6) AND created_revision <= $7
+) + (
+  SELECT count(*) FROM undo_log
+  WHERE resource_id = (SELECT id FROM resources WHERE "group" = $1 AND resource = $2 AND defined_by = $3)
+    AND revision > $7 AND namespace || '' = $4 AND name || '' > $5 AND ($6 = '' OR name || '' = $6) AND op = 'delete' AND created_revision <= $7
 )`
 )
 

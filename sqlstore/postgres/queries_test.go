@@ -158,12 +158,8 @@ type statement struct {
 // limit how many rows a list, or changes, return at most.
 func allStatements(last, limit int) map[string]statement {
 	of := []any{"", "resource3", "builtin"}
-	list := func(start, name, end, only string) []any {
-		return append(slices.Clone(of), start, name, end, only, int64(last*9/10), int64(limit), true)
-	}
-	page, pageIn := list("namespace20", "name3", "\U0010ffff", ""), list("namespace20", "name3", "namespace20", "")
-	one := list("namespace20", "", "namespace20", "name203")
-	at := func(page []any) []any { return append(slices.Clone(page), true) }
+	page := append(slices.Clone(of), "namespace20", "name3", "", int64(last*9/10), int64(limit), true)
+	at, count := append(slices.Clone(page), true), page[:7]
 	near := last - last/100
 	after, before := []any{near, limit, 1 << 20}, []any{0, limit, 1 << 20}
 	in := func(page []any, more ...any) []any { return append(slices.Clone(page), more...) }
@@ -192,18 +188,18 @@ func allStatements(last, limit int) map[string]statement {
 		"add":           {addResources, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, "instance"}},
 		"epoch":         {beginEpoch, []any{int64(last * 10), "1/1/1"}},
 		"lineage":       {storeLineage, []any{"1/1/1"}},
-		"list":          {listNow, page},
-		"list ns":       {listNow, pageIn},
-		"list one":      {listObject, one},
-		"list at":       {listAt, at(page)},
-		"list ns at":    {listAt, at(pageIn)},
-		"list since":    {listSince, at(page)},
-		"list ns since": {listSince, at(pageIn)},
-		"list one at":   {listObjectAt, at(one)},
-		"count":         {countNow, page[:8]},
-		"count ns":      {countNow, pageIn[:8]},
-		"count at":      {countAt, page[:8]},
-		"count ns at":   {countAt, pageIn[:8]},
+		"list":          {listResource, page},
+		"list ns":       {listNamespace, page},
+		"list one":      {listObject, page},
+		"list at":       {listResourceAt, at},
+		"list ns at":    {listNamespaceAt, at},
+		"list since":    {listResourceSince, at},
+		"list ns since": {listNamespaceSince, at},
+		"list one at":   {listObjectAt, at},
+		"count":         {countResource, count},
+		"count ns":      {countNamespace, count},
+		"count at":      {countResourceAt, count},
+		"count ns at":   {countNamespaceAt, count},
 		"apply":         {applyBatch, noWrites},
 		"usage":         {selectUsage, nil},
 		"retained for":  {updateRetainedFor, []any{[]string{""}, []string{"resource3"}, []string{"builtin"}, []int64{60}}},

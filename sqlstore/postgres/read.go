@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -267,8 +266,7 @@ func (d *Driver) List(
 		n := int64(q.Limit) + 1 // one more shows whether there are more
 		limit = &n
 	}
-	last := cmp.Or(q.Namespace, string(utf8.MaxRune)) // namespaces are ASCII
-	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, last, q.Name, q.At, limit,
+	arguments := []any{q.Group, q.Resource, q.Owner.String(), start.Namespace, start.Name, q.Name, q.At, limit,
 		!q.KeysOnly}
 	if q.At != 0 {
 		arguments = append(arguments, !q.Replaced)
@@ -285,7 +283,7 @@ func (d *Driver) List(
 			}
 			b.Queue(list, arguments...)
 			if q.Limit > 0 && q.Count {
-				b.Queue(count, arguments[:8]...)
+				b.Queue(count, arguments[:7]...)
 			}
 		},
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
@@ -364,17 +362,23 @@ const fewChanges = 10_000
 // revision is the last is known only in the transaction. isRecent says that few changes were
 // made after q.At.
 func statements(q sqlstore.Query, isRecent bool) (list, count string) {
-	isObject := q.Namespace != "" && q.Name != ""
+	now := q.At == 0
 	switch {
-	case q.At == 0 && isObject:
-		return listObject, countNow
-	case q.At == 0:
-		return listNow, countNow
-	case isObject:
-		return listObjectAt, countAt
+	case q.Namespace == "" && now:
+		return listResource, countResource
+	case q.Namespace == "" && isRecent:
+		return listResourceSince, countResourceAt
+	case q.Namespace == "":
+		return listResourceAt, countResourceAt
+	case q.Name != "" && now:
+		return listObject, countNamespace
+	case q.Name != "":
+		return listObjectAt, countNamespaceAt
+	case now:
+		return listNamespace, countNamespace
 	case isRecent:
-		return listSince, countAt
+		return listNamespaceSince, countNamespaceAt
 	default:
-		return listAt, countAt
+		return listNamespaceAt, countNamespaceAt
 	}
 }
