@@ -480,11 +480,20 @@ func TestStore_OutageIsLoggedOnce(t *testing.T) {
 		t.Errorf("writable: %v", err)
 	}
 	logged("level=INFO", "takes writes again")
+	// What is not known is no cause: the next try tells it.
+	unknown := fmt.Errorf("%w: the connection was closed", sqlstore.ErrUnknown)
+	fails(unknown)
+	logged("level=WARN", "the connection was closed")
+	fails(fmt.Errorf("%w: the connection was refused", sqlstore.ErrUnavailable))
+	logged("level=ERROR", "the connection was refused")
+	r.driver.answers <- nil
+	r.occupyWriter()
+	logged("level=INFO", "takes writes again")
 	// An error of one write is no outage.
 	r.driver.answers <- errors.New("poison")
 	r.occupyWriter()
 	r.driver.answers <- nil
-	r.expectResults("first 0 "+full.Error(), "first 0 poison", "first 1 <nil>")
+	r.expectResults("first 0 "+full.Error(), "first 0 "+unknown.Error(), "first 0 poison", "first 1 <nil>")
 	if err := r.store.Writable(); err != nil {
 		t.Errorf("writable: %v", err)
 	}

@@ -39,12 +39,17 @@ func (w *writable) record(err error, now time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	before := w.err
 	w.err = err
 	if err == nil {
 		if w.isFailing {
 			w.isFailing = false
 			w.logger.Info("store: the database takes writes again")
 		}
+		return
+	}
+	if before == nil && errors.Is(err, ErrUnknown) { // if the database takes no writes, the next transaction tells why
+		w.logger.Warn("store: it is not known whether a transaction was committed", "err", err)
 		return
 	}
 	cause := Public(err)

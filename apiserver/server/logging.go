@@ -49,9 +49,15 @@ var (
 		`Stopping" component|[sS]topped monitors|Attempting to acquire|Successfully acquired|Caches|Waiting for caches|` +
 		`Proceeding|Garbage collector|QuotaMonitor|Deleting old lease|Cleaning up lease|Sending events|allocated))`)
 	// consequence matches errors after which a controller tries again, because its cache lacks a write of its own, or
-	// somebody else has written or deleted the object meanwhile; and those of a database that is not available.
+	// somebody else has written or deleted the object meanwhile; those of a database that is not available; those of a
+	// request whose time is over, or whose client has gone, unless it has panicked; and that the metrics of a
+	// controller are there already when it is started again.
 	consequence = regexp.MustCompile(`is not as new as written version|the object has been modified; please apply|` +
-		`failed with [a-z.]+ \\*"[^"]+" not found|` + sqlstore.ErrUnavailable.Error())
+		`failed with [a-z.]+ \\*"[^"]+" not found|` + sqlstore.ErrUnavailable.Error() +
+		`|the database did not confirm the write|http: Handler timeout|"Post-timeout activity".*result"?[=:]null|` +
+		`not an metav1\.Status: .*context canceled|` +
+		`(Unexpected error when reading response body|lease lock)".*context deadline exceeded|` +
+		`duplicate metrics collector registration attempted`)
 	// ofStore matches lines of the store, which says why the database is not available.
 	ofStore = regexp.MustCompile(`(\] |"msg":)"(backup|postgres|store): `)
 	// verbose matches a line of information in JSON at a higher level than 0.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -104,12 +105,28 @@ func TestLog_LeavesOutConsequences(t *testing.T) {
 					`sync "default/web-7b" failed with replicasets.apps "web-7b" not found`:                                                                   false,
 					`Operation cannot be fulfilled on nodes "n": the object has been modified; please apply your changes to the latest version and try again`: false,
 					`sync "default/web-7b" failed with replicasets.apps "web-7b" is forbidden`:                                                                true,
+					"Timeout: the database did not confirm the write: it took effect once or not at all":                                                      false,
+					"apiserver was unable to write a application/json response: http: Handler timeout":                                                        false,
+					"context deadline exceeded": true,
 				} {
 					out.Reset()
 					cache.DefaultWatchErrorHandler(t.Context(), reflector, errors.New(message))
 					if got := out.Len() > 0; got != want {
 						t.Errorf("%s: logged %t: %s", message, got, out)
 					}
+				}
+				for result, want := range map[any]bool{nil: false, "a panic": true} {
+					out.Reset()
+					utilruntime.HandleErrorWithContext(t.Context(), nil, "Post-timeout activity", "path", "/api", "result", result)
+					if got := out.Len() > 0; got != want {
+						t.Errorf("after a timeout %v: logged %t: %s", result, got, out)
+					}
+				}
+				out.Reset()
+				klog.ErrorS(context.DeadlineExceeded, "Error retrieving lease lock", "lock", "kube-system/byre-controllers")
+				klog.ErrorS(context.DeadlineExceeded, "Unexpected error when reading response body")
+				if out.Len() > 0 {
+					t.Errorf("a deadline of a controller: %s", out)
 				}
 			})
 		})

@@ -26,6 +26,9 @@ import (
 type folderStore interface {
 	// folders returns the names of the folders, sorted. It fails if the bucket does not answer.
 	folders(ctx context.Context) ([]string, error)
+	// claim makes an object in a folder. It fails with bucket.ErrChanged or fs.ErrExist if it is there, and with
+	// ErrUnconditional if nothing can tell.
+	claim(ctx context.Context, folder, name string) error
 	// client returns what reads and writes one folder.
 	client(folder string) litestream.ReplicaClient
 }
@@ -75,6 +78,15 @@ func (d directory) folders(context.Context) ([]string, error) {
 		}
 	}
 	return onlyFolders(names), err
+}
+
+// claim implements folderStore.
+func (d directory) claim(_ context.Context, folder, name string) error {
+	file, err := os.OpenFile(filepath.Join(string(d), folder, name), os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return file.Close()
 }
 
 // client implements folderStore.
@@ -138,6 +150,15 @@ func (p s3Place) folders(ctx context.Context) ([]string, error) {
 		names = append(names, strings.TrimSuffix(object.Name, "/"))
 	}
 	return onlyFolders(names), err
+}
+
+// claim implements folderStore.
+func (p s3Place) claim(ctx context.Context, folder, name string) error {
+	if err := NewLeaseObject(p.Client).Probe(ctx); err != nil {
+		return err
+	}
+	_, err := p.In(folder).Replace(ctx, name, nil, "")
+	return err
 }
 
 // client implements folderStore.

@@ -49,6 +49,10 @@ type copier struct {
 	// needed is the last file of the backlog that neither copying nor merging needs; math.MaxUint64 if the destination
 	// needs none. It needs all at first: the first one has the whole database.
 	needed atomic.Uint64
+	// before is the folder of the process before; empty when it has been looked at. isCopied is true if that process has
+	// closed the database, so that there may be a copy of it that another process has.
+	before   string
+	isCopied bool
 }
 
 // folder is what a copier writes to.
@@ -182,23 +186,36 @@ func (c *copier) upload(
 	return info.Size, nil
 }
 
-// begin makes a new folder, with a snapshot.
+// begin goes on in the folder of the process before, or makes a new one, with a snapshot.
 func (c *copier) begin(ctx context.Context) (*folder, error) {
 	before, err := c.bucket.folders(ctx)
 	if err != nil {
 		return nil, err
 	}
-	name := newFolder(time.Now(), before)
-	f := &folder{client: c.bucket.client(name), snapshot: time.Now(), checked: time.Now()}
-	last, err := c.beginWith(ctx, f.client)
+	f, err := c.resume(ctx, before)
 	if err != nil {
 		return nil, err
 	}
-	f.last.Store(uint64(last))
+	name := c.before
+	c.before = ""
+	if f != nil {
+		before = before[:len(before)-1]
+	} else {
+		name = newFolder(time.Now(), before)
+		f = &folder{client: c.bucket.client(name), snapshot: time.Now(), checked: time.Now()}
+		last, err := c.beginWith(ctx, f.client)
+		if err != nil {
+			return nil, err
+		}
+		f.last.Store(uint64(last))
+		c.needed.Store(uint64(last))
+		c.begins()
+	}
+	if err := c.session.keep(c.destination.name, name); err != nil {
+		return nil, err
+	}
 	f.compactor = litestream.NewCompactor(f.client, c.session.db.Logger)
 	f.compactor.LocalFileOpener = c.session.open
-	c.needed.Store(uint64(last))
-	c.begins()
 	if c.session.began != nil {
 		if err := c.session.began(ctx, name); err != nil {
 			return nil, err

@@ -19,7 +19,7 @@ func TestCopies_TellWhatIsMissing(t *testing.T) {
 	dir, path := t.TempDir(), migrated(t)
 	var revisions []int64 // of the copies
 	for i := range 2 {
-		r := replicate(t, path, nil, "file://"+dir, s3URL)
+		r := replicate(t, forgotten(t, path), nil, "file://"+dir, s3URL)
 		for n := range 4 {
 			r.commit(t, fmt.Sprintf("process-%d-%d", i, n), 1, 1000)
 			r.awaitCopies(t)

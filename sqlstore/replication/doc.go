@@ -9,16 +9,22 @@
 //
 // # Folders
 //
-// Every attachment of a Replicator to the database starts a new folder in each destination. A
-// folder begins with a snapshot of the whole database, and then has each change as an LTX file.
+// A folder begins with a snapshot of the whole database, and then has each change as an LTX file.
 // Its name is the time at which it began, so that the names sort by time.
 //
-// Invariant: one attachment of one process writes to a folder, and no other ever does. So a
-// database that was replaced, or a second machine, can't mix its changes into those of another
-// one. A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite
-// overwrites them. A destination begins a new folder also when it misses changes, because it was
-// away for longer than the backlog reaches, and when another program has deleted its files: a
-// copier lists them every ten minutes.
+// A process goes on in the newest folder of a destination if the one before has written it, has ended, and has kept
+// beside the database what is there: the last files, and a digest of each page as they have left it. The first file of
+// the process has the pages that differ, whatever has changed them. Every other attachment of a Replicator to the
+// database begins a new folder in each destination.
+//
+// Invariant: one process at a time writes to a folder, and what it adds follows on all that is there. So a
+// database that was replaced, which is in another epoch, or a second machine, can't mix its changes into those of
+// another one. Whether the process before has ended is known by the lock, on the same boot of the system; or it has
+// stopped cleanly, and then one process alone may claim the folder, because there may be clones of the machine.
+//
+// A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite overwrites them. A destination
+// begins a new folder also when it misses changes, because it was away for longer than the backlog reaches, and when
+// another program has deleted its files: a copier lists them every ten minutes.
 //
 // # What a copy has
 //
@@ -69,11 +75,11 @@
 //
 // # What the caller owes
 //
-// Of a Replicator: the driver calls Open before it opens the database, Committed after each commit,
-// Dropped after a COMMIT that failed, and Run. While Attached reports true, it runs no checkpoint,
-// because Litestream does. It calls Close after it has closed its own connections: then the last
-// synchronization has everything, and closing Litestream's descriptor of the file releases no lock
-// that is needed. A process that does not replicate calls Forget.
+// Of a Replicator: the driver calls Open before it opens the database, Opened when that is done, Committed after each
+// commit, Dropped after a COMMIT that failed, and Run. While Attached reports true, it runs no checkpoint, because
+// Litestream does. It calls Close after it has closed its own connections: then the last synchronization has
+// everything, and closing Litestream's descriptor of the file releases no lock that is needed. A process that does
+// not replicate calls Forget.
 //
 // Of a Lease: the holder runs Run while it serves, calls Check after each commit and before each
 // answer that claims to be current, and answers nothing when that fails. It calls Serve before the

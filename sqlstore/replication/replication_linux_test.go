@@ -48,6 +48,15 @@ func migrated(t *testing.T) (path string) {
 	return path
 }
 
+// forgotten makes the next process begin a folder.
+func forgotten(t *testing.T, path string) string {
+	t.Helper()
+	if err := replication.Forget(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // replicate opens the database at path. prepare may be nil.
 func replicate(t *testing.T, path string, prepare func(*replication.Replicator), urls ...string) *replicated {
 	t.Helper()
@@ -440,7 +449,7 @@ func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
 	path := migrated(t)
 	waits := func(r *replication.Replicator) { r.Sync = true }
 	for i := range 5 {
-		r := replicate(t, path, waits, s3URL)
+		r := replicate(t, forgotten(t, path), waits, s3URL)
 		r.commit(t, fmt.Sprint("process-", i), 1, 1000)
 		r.stop()
 		if err := r.Driver.Close(); err != nil {
@@ -448,7 +457,7 @@ func TestReplicator_DeletesOldFoldersBesideCommits(t *testing.T) {
 		}
 	}
 	isBlocking.Store(true)
-	r := replicate(t, path, waits, s3URL)
+	r := replicate(t, forgotten(t, path), waits, s3URL)
 	committed := make(chan struct{})
 	go func() {
 		defer close(committed)

@@ -54,9 +54,12 @@ type Replicator struct {
 	complete bool
 	isClosed atomic.Bool
 
-	path      string
-	isFull    func() bool
-	overwrite func(context.Context) error
+	path, lock string
+	isFull     func() bool
+	overwrite  func(context.Context) error
+	// epoch and opened are the epoch and the revision with which the driver has opened the database.
+	epoch  string
+	opened int64
 	// committed receives when there are commits to capture. Its capacity is 1.
 	committed chan struct{}
 	// revision is that of the last commit.
@@ -73,8 +76,8 @@ type Replicator struct {
 	// before another transaction overwrites the frames. Otherwise Litestream would go on after them, and miss that
 	// transaction.
 	dropped atomic.Bool
-	// hasRun is true after Run has begun.
-	hasRun bool
+	// hasRun is true after Run has begun, and hasAttached after the first attach.
+	hasRun, hasAttached bool
 	// session is nil while Litestream is not attached. Run owns it, and Close afterwards.
 	session *session
 	// shared is a descriptor of the file that stays open; see keepLock.
@@ -100,28 +103,47 @@ func New(urls []string, s3 bucket.S3, logger *slog.Logger) (*Replicator, error) 
 // goes on from there. The caller has the database's lock.
 func Forget(path string) error { return os.RemoveAll(path + localSuffix) }
 
-// Open names the database, which the caller is about to open. While isFull reports true, nothing is
-// written beside it, and the driver runs the checkpoints. overwrite makes a transaction, after
-// which Litestream can't read what is left in the log of one that SQLite has dropped. Open fails if the path can't be
-// replicated.
-func (r *Replicator) Open(path string, isFull func() bool, overwrite func(context.Context) error) (err error) {
+// Open names the database, which the caller is about to open, and the identity of its lock, which may be empty. While
+// isFull reports true, nothing is written beside it, and the driver runs the checkpoints. overwrite makes a
+// transaction, after which Litestream can't read what is left in the log of one that SQLite has dropped. Open fails
+// if the path can't be replicated.
+func (r *Replicator) Open(
+	path, lock string, isFull func() bool, overwrite func(context.Context) error,
+) (err error) {
 	if strings.ContainsAny(path, "?#%") {
 		return fmt.Errorf("%s can't be replicated, because its path has one of ?, # and %%: move it", path)
 	}
-	r.path, r.isFull, r.overwrite = path, isFull, overwrite
+	r.path, r.lock, r.isFull, r.overwrite = path, lock, isFull, overwrite
 	r.shared, err = os.Open(path)
 	return err
 }
 
-// attach has Litestream capture the database from this moment on.
+// Opened notes the epoch and the revision with which the caller has opened the database. It does not block.
+func (r *Replicator) Opened(epoch string, revision int64) {
+	r.epoch, r.opened = epoch, revision
+	r.Committed(revision)
+}
+
+// attach has Litestream capture the database from this moment on. The first time it goes on from what the process
+// before has kept, if it can.
 func (r *Replicator) attach(ctx context.Context) error {
 	if r.isFull() {
 		return errFull
 	}
 	r.attached.Store(true)
-	err := Forget(r.path)
-	if err == nil {
-		r.session, err = openSession(ctx, r)
+	var err error
+	if before := r.readKept(); before != nil && !r.hasAttached {
+		if r.session, err = openSession(ctx, r, before); err != nil {
+			r.logger.WarnContext(ctx,
+				"replication: new copies are begun, because those of before can't be continued", "err", err)
+			err = r.keepLock()
+		}
+	}
+	r.hasAttached = true
+	if r.session == nil {
+		if err = errors.Join(err, Forget(r.path)); err == nil {
+			r.session, err = openSession(ctx, r, nil)
+		}
 	}
 	if err != nil {
 		r.attached.Store(false)
@@ -136,6 +158,7 @@ var errFull = errors.New("the disk is full")
 // detach lets go of the database, so that the driver runs the checkpoints.
 func (r *Replicator) detach() error {
 	err := r.session.db.Close(context.Background())
+	err = errors.Join(err, r.session.sums.file.Close())
 	r.session = nil
 	err = errors.Join(err, r.keepLock(), Forget(r.path))
 	r.attached.Store(false)
@@ -271,7 +294,7 @@ func (r *Replicator) Run(ctx context.Context) {
 }
 
 // Close brings the last commits to the destinations that answer, within 10 seconds, and lets go of
-// the database. The caller has closed its own connections, and Run has returned.
+// the database. The caller has closed its own connections, and Run has returned. The next process goes on from there.
 func (r *Replicator) Close() error {
 	defer r.isClosed.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -281,9 +304,8 @@ func (r *Replicator) Close() error {
 		errs = append(errs, r.attach(ctx))
 	}
 	if s := r.session; s != nil {
-		if err := s.capture(ctx); err != nil {
-			errs = append(errs, err)
-		}
+		captured := s.capture(ctx)
+		errs = append(errs, captured)
 		var synced sync.WaitGroup
 		failures := make([]error, len(s.copies))
 		for i, c := range s.copies {
@@ -295,7 +317,11 @@ func (r *Replicator) Close() error {
 		}
 		synced.Wait()
 		// Litestream synchronizes once more, which can't fail for a destination.
-		errs = append(append(errs, failures...), s.db.Close(ctx))
+		closed := s.db.Close(ctx)
+		if captured == nil && closed == nil {
+			closed = s.stop()
+		}
+		errs = append(append(errs, failures...), closed, s.sums.file.Close())
 	}
 	if r.shared != nil {
 		errs = append(errs, r.shared.Close())
@@ -331,6 +357,12 @@ type session struct {
 	hasNoSpace, dropped *atomic.Bool
 	isFull              func() bool
 	began               func(ctx context.Context, folder string) error
+	// sums has what the backlog has.
+	sums *pageSums
+	// resumed is the last file that the process before has captured; 0 if this one does not go on from there. The
+	// database had resumedPages pages then.
+	resumed      ltx.TXID
+	resumedPages uint32
 	// pause is the time between two captures, and mergePause that between two merges.
 	pause, mergePause time.Duration
 
@@ -343,6 +375,8 @@ type session struct {
 	limit int64
 	// captured is what the backlog has.
 	captured position
+	// kept is for the next process.
+	kept kept
 }
 
 type localFile struct {
@@ -350,8 +384,9 @@ type localFile struct {
 	size int64
 }
 
-// openSession attaches to the database of r. The first file has the whole database.
-func openSession(ctx context.Context, r *Replicator) (*session, error) {
+// openSession attaches to the database of r. The first file has the whole database, or what has changed since the last
+// one that the process before has captured. Without before, no process has left anything.
+func openSession(ctx context.Context, r *Replicator, before *kept) (_ *session, err error) {
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, err
@@ -360,6 +395,7 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace,
 		dropped: &r.dropped,
 		isFull:  r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
+		kept: kept{Lock: r.lock, Epoch: r.epoch, Folders: map[string]string{}},
 	}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
@@ -381,13 +417,33 @@ func openSession(ctx context.Context, r *Replicator) (*session, error) {
 		return nil, err
 	}
 	for _, d := range r.destinations {
-		s.copies = append(s.copies, newCopier(d, s))
+		c := newCopier(d, s)
+		if before != nil {
+			c.before, c.isCopied = before.Folders[d.name], before.Stopped
+			s.kept.Folders[d.name] = c.before
+		}
+		s.copies = append(s.copies, c)
 	}
-	if err := s.db.Open(); err != nil {
+	if err := os.MkdirAll(r.path+localSuffix, 0o700); err != nil {
 		return nil, err
 	}
-	if err := s.capture(ctx); err != nil {
-		return nil, errors.Join(err, s.db.Close(context.WithoutCancel(ctx)))
+	if s.sums, err = openSums(r.path); err != nil {
+		return nil, err
+	}
+	if err := s.db.Open(); err != nil {
+		return nil, errors.Join(err, s.sums.file.Close())
+	}
+	if before != nil {
+		err = s.resume(r.opened)
+	}
+	if err == nil {
+		err = s.kept.write(r.path)
+	}
+	if err == nil {
+		err = s.capture(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.db.Close(context.WithoutCancel(ctx)), s.sums.file.Close())
 	}
 	return s, nil
 }
@@ -519,11 +575,23 @@ func (s *session) capture(ctx context.Context) error {
 		next = s.backlog[n-1].id + 1
 	}
 	for ; next <= last.TXID; next++ {
-		info, err := os.Stat(s.db.LTXPath(0, next, next))
+		path := s.db.LTXPath(0, next, next)
+		if next == s.resumed+1 && s.resumed > 0 {
+			if err := s.sums.removeKnown(path, s.resumedPages); err != nil {
+				return err
+			}
+		}
+		info, err := os.Stat(path)
+		if err == nil {
+			err = s.sums.apply(path)
+		}
 		if err != nil {
 			return err
 		}
 		s.backlog = append(s.backlog, localFile{id: next, size: info.Size()})
+	}
+	if err := s.sums.setRevision(revision); err != nil {
+		return err
 	}
 	s.captured = position{id: s.backlog[len(s.backlog)-1].id, until: at, revision: revision}
 	return s.trim()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -288,19 +287,10 @@ func (f *Follower) apply(ctx context.Context, info *ltx.FileInfo) (err error) {
 		return err
 	}
 	header := decoder.Header()
-	page := make([]byte, header.PageSize)
-	for {
-		var at ltx.PageHeader
-		if err := decoder.DecodePage(&at, page); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
-		if _, err := f.file.WriteAt(page, int64(at.Pgno-1)*int64(header.PageSize)); err != nil {
-			return err
-		}
-	}
-	if err := decoder.Close(); err != nil { // it compares the checksum
+	if err := eachPage(decoder, func(number uint32, page []byte) error {
+		_, err := f.file.WriteAt(page, int64(number-1)*int64(header.PageSize))
+		return err
+	}); err != nil {
 		return err
 	}
 	f.last = info.MaxTXID

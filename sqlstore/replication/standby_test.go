@@ -225,6 +225,41 @@ func TestRun_GoesOnAtOnceAfterACrash(t *testing.T) {
 	}
 }
 
+// TestRun_TakesOverAfterARestartOfTheHolder: a holder that is started again goes on in the folder that the lease names,
+// so that the standby needs the last commits alone, and takes over with them.
+func TestRun_TakesOverAfterARestartOfTheHolder(t *testing.T) {
+	standbyS3(t)
+	a, b := &host{path: filepath.Join(t.TempDir(), "byre.db")}, &host{path: filepath.Join(t.TempDir(), "byre.db")}
+	object, err := replication.LeaseOf(place, bucket.S3{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.start(t)
+	a.commit(t, "first")
+	a.end(t)
+	before, _, err := object.Read(t.Context())
+	if err != nil || before.Folder == "" {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	a.start(t)
+	a.commit(t, "second")
+	storetest.EventuallyDone(t, "the lease has a position in the same folder", func(ctx context.Context) (bool, error) {
+		s, _, err := object.Read(ctx)
+		if s.Folder != before.Folder {
+			t.Errorf("the folder is %s, was %s", s.Folder, before.Folder)
+		}
+		return s.Position.TXID > before.Position.TXID && s.Position.Revision > before.Position.Revision, err
+	})
+	b.start(t)
+	storetest.Eventually(t, "b has a copy", func() bool { return b.logs("has a copy") })
+	a.end(t)
+	b.commit(t, "by-b")
+	if !b.has(t, "first") || !b.has(t, "second") {
+		t.Error("b lacks commits")
+	}
+	b.end(t)
+}
+
 // TestRun_WaitsForCommitsThatAreInNoCopy: the second holder ends before it has copied anything. The first one
 // does not go on without its commits until it is told to, by the deletion of the lease.
 func TestRun_WaitsForCommitsThatAreInNoCopy(t *testing.T) {

@@ -142,7 +142,7 @@ func Open(ctx context.Context, path string, options Options) (_ *Driver, err err
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	if options.Replication != nil {
-		err = options.Replication.Open(path, d.reserve.isInUse.Load, d.committer.overwrite)
+		err = options.Replication.Open(path, d.lock.Identity(), d.reserve.isInUse.Load, d.committer.overwrite)
 	} else {
 		err = replication.Forget(path)
 	}
@@ -210,7 +210,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 		return err
 	}
 	if r := d.options.Replication; r != nil {
-		r.Committed(state.Revision)
+		r.Opened(state.Epoch, state.Revision)
 	}
 	return d.reserve.open()
 }
