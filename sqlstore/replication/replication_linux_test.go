@@ -700,7 +700,7 @@ func onSmallDisk(t *testing.T, megabytes int64) (disk *pgtest.Disk, path string)
 func TestReplicator_BeginsOnASmallDisk(t *testing.T) {
 	disk, path := onSmallDisk(t, 112)
 	ballast := filepath.Join(disk.Dir, "other")
-	if err := os.WriteFile(ballast, make([]byte, 40<<20), 0o600); err != nil {
+	if err := os.WriteFile(ballast, make([]byte, 68<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
