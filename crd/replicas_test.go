@@ -379,7 +379,7 @@ func TestReplicas_ReadFromMemoryWhatAnotherProgramHasWritten(t *testing.T) {
 			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"uid":"uid-x"`) {
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(storetest.Patience):
 			release()
 			t.Errorf("%s waits for the database: %d", path, (<-answer).Code)
 		}

@@ -386,6 +386,31 @@ func BenchmarkItem(b *testing.B) {
 	}
 }
 
+// What a list shows of a change has no values of a Secret.
+func TestList_MasksValuesOfSecrets(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	key := sqlstore.Key{Namespace: "shop", Resource: "secrets", Name: "x"}
+	for i, value := range []string{"b2xk", "bmV3"} {
+		w := sqlstore.Write{Op: sqlstore.Create, Key: key, UID: "u",
+			Value: fmt.Appendf(nil, `{"kind":"Secret","data":{"password":%q}}`, value)}
+		if i > 0 {
+			w.Op, w.Replaces = sqlstore.Update, 1
+		}
+		if outcomes, err := l.driver.Commit(t.Context(), []sqlstore.Write{w}); err != nil || outcomes[0].Err != nil {
+			t.Fatal(err, outcomes)
+		}
+	}
+	list, err := l.page(listing{}, 10, "")
+	if err != nil || len(list.Items) != 2 {
+		t.Fatal(list, err)
+	}
+	want := []FieldChange{{"data.password", `"*** (before)"`, `"*** (after)"`}}
+	if got := list.Items[1].Changed; !reflect.DeepEqual(got, want) {
+		t.Errorf("the difference is %q", got)
+	}
+}
+
 // A command shows the whole difference of two versions.
 func TestCompare_LeavesOutOnlyWhatEveryWriteChanges(t *testing.T) {
 	t.Parallel()

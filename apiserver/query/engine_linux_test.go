@@ -24,7 +24,7 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 	for i := range 50 {
 		f.pod("a", fmt.Sprint("p", i), "n")
 	}
-	f.config.Memory, f.config.Timeout = 32<<20, 5*time.Second
+	f.config.Memory = 32 << 20
 	bomb := "WITH RECURSIVE r(n, s) AS (SELECT 1, zeroblob(100000) UNION ALL SELECT n + 1, zeroblob(100000) FROM r) SELECT count(DISTINCT s || n) FROM r"
 	statements := []string{bomb, "SELECT group_concat(hex(zeroblob(3000000))) FROM pods", "SELECT 1; " + bomb, "SELECT x",
 		"SELECT zeroblob(20000000)"}
@@ -40,6 +40,7 @@ func TestLimits_MemoryIsGivenBack(t *testing.T) {
 		}
 	}
 	statements = append(statements, nested...)
+	f.config.Timeout = 5 * time.Second
 	mappings := mappingsOf(t)
 	before := residentBytes(t)
 	for range 20 {

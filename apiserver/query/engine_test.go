@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"byre/sqlstore"
+	"byre/sqlstore/storetest"
 )
 
 // bombs take as much time or memory as they can get.
@@ -49,9 +50,10 @@ func TestLimits_HoldUnderBombs(t *testing.T) {
 	for i := range 100 {
 		f.pod("a", fmt.Sprint("p", i), "n")
 	}
-	f.config.Timeout = 300 * time.Millisecond
 	for _, sql := range bombs {
+		f.config.Timeout = 300 * time.Millisecond
 		_, err := f.ask("admin", sql)
+		f.config.Timeout = storetest.Patience
 		if got, message := code(err); got != 408 && got != 413 {
 			t.Errorf("%.80s: %d %s", sql, got, message)
 		}
@@ -82,13 +84,16 @@ func TestLimits_CancelEndsAQuery(t *testing.T) {
 func TestLimits_QueriesWaitForOthers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.config.Timeout = 2 * patience
+	f.turns.patience = 100 * time.Millisecond
+	ctx, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if _, err := f.ask("greedy", bombs[0]); err == nil {
+		if _, err := ask(ctx, f.Storage, "greedy", bombs[0]); err == nil {
 			t.Error("a bomb was answered")
 		}
 	})
+	defer running.Wait()
+	defer end()
 	isRunning := func() bool {
 		f.turns.mutex.Lock()
 		defer f.turns.mutex.Unlock()
@@ -102,8 +107,10 @@ func TestLimits_QueriesWaitForOthers(t *testing.T) {
 	if got, message := code(err); got != 429 {
 		t.Error(got, message)
 	}
+	end()
 	running.Wait()
-	f.expect("admin", "SELECT 1", "1")
+	f.turns.patience = patience
+	f.expect("greedy", "SELECT 1", "1")
 }
 
 func TestLimits_RowsAreCutOff(t *testing.T) {
@@ -185,7 +192,6 @@ func TestLimits_FunctionsAreThoseOfSQLite(t *testing.T) {
 func TestLimits_HoldForTheRowsOfOneObject(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.config.Timeout = time.Minute
 	hundred := `["a"` + strings.Repeat(`,"a"`, 99) + `]`
 	role := fmt.Sprintf(
 		`{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"r"},"rules":[{"apiGroups":%[1]s,"resources":%[1]s,"verbs":%[1]s}]}`, hundred)

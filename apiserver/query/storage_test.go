@@ -121,7 +121,7 @@ func newFixture(t testing.TB) *fixture {
 		}, func() runtime.Object { return &core.NodeList{} }),
 	}
 	log := &changes.Log{Driver: f.driver, Authorizer: f, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
-	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+	f.Storage = New(Config{Feed: feed, Log: log, Tables: f, Timeout: storetest.Patience, Memory: 64 << 20, Concurrency: 2})
 	return f
 }
 

@@ -117,7 +117,7 @@ func newBuiltinFixture(t *testing.T) *builtinFixture {
 		t.Fatal(err)
 	}
 	f.Storage = New(Config{Feed: feed, Log: &changes.Log{Driver: f.driver, Authorizer: f.fixture}, Tables: f.BuiltinTables,
-		Timeout: 10 * time.Second, Memory: 64 << 20, Concurrency: 2})
+		Timeout: storetest.Patience, Memory: 64 << 20, Concurrency: 2})
 	return f
 }
 

@@ -182,7 +182,7 @@ func TestClusterIPs_AreKnownOnceRepaired(t *testing.T) {
 // which the default ServiceCIDR of a cluster that kube-apiserver served may have.
 func TestClusterIPs_ARangeWithoutAllocatorIsNotAwaited(t *testing.T) {
 	ips, _ := newClusterIPs(t, "10.9.0.0/24", "fd00:1::/48")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), storetest.Patience)
 	repaired := false
 	if ips.Repair(ctx, func() { repaired = true; cancel() }); !repaired {
 		t.Error("the repair waits for addresses that no allocator has")

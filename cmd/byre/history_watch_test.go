@@ -267,7 +267,7 @@ func TestHistory_WatchShowsWhatTheUserMayList(t *testing.T) {
 // awaitHidden waits until a watch does not show changes in bank any more that another one shows.
 func (h *chronicle) awaitHidden(hidden, shown *changeStream) {
 	h.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(storetest.Patience)
 	for n := 0; ; n++ {
 		value := fmt.Sprintf("revoked-%d-", n)
 		h.write("bank", "config", value)

@@ -66,7 +66,7 @@ func TestHistories_OfMissingChanges(t *testing.T) {
 	}
 }
 
-// TestCompaction_SpaceIsUsedAgain compacts changes of some tens of megabytes and makes as many
+// TestCompaction_SpaceIsUsedAgain compacts changes of ten megabytes and makes as many
 // again. The tables' settings have autovacuum free the space of the deleted rows soon, and
 // PostgreSQL then uses it for the new ones.
 func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCompaction_SpaceIsUsedAgain(t *testing.T) {
 	}
 	t.Parallel()
 	driver, dsn := open(t, postgres.Options{})
-	const objects, rounds = 1000, 30
+	const objects, rounds = 1000, 10
 	revisions := make([]int64, objects)
 	value := []byte(`{"data":"` + strings.Repeat("x", 1000) + `"}`)
 	update := func() (size int64) {

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +32,11 @@ func openPooled(t *testing.T, options postgres.Options) (*postgres.Driver, *pgte
 	return driver, pooler
 }
 
+// What a pooler changes has tests of its own. The whole suite through one is for the night.
 func TestPooler_PassesTheSuite(t *testing.T) {
+	if os.Getenv("BYRE_NIGHT") == "" {
+		t.Skip("make night")
+	}
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
 		driver, _ := openPooled(t, postgres.Options{})

@@ -317,3 +317,21 @@ func (h *host) revision(t *testing.T) int64 {
 	}
 	return state.Revision
 }
+
+// A directory that was rolled back has the lineage of what was acknowledged, and less of it.
+func TestLeaseState_IsReachedByWhatHasEverything(t *testing.T) {
+	t.Parallel()
+	served := replication.LeaseState{Holder: "b", Position: replication.Position{Lineage: "a", Revision: 7, TXID: 3}}
+	for p, want := range map[replication.Position]bool{
+		{Lineage: "a", Revision: 7}: true, {Lineage: "a", Revision: 8, TXID: 3}: true, {Lineage: "b", Revision: 7}: true,
+		{Lineage: "a", Revision: 6}: false, {Lineage: "a", Revision: 6, TXID: 3}: false,
+		{Lineage: "a", Revision: 7, TXID: 2}: false, {Lineage: "c", Revision: 9}: false, {}: false,
+	} {
+		if got := served.IsReachedBy(p); got != want {
+			t.Errorf("%+v: %v", p, got)
+		}
+	}
+	if first := (&replication.LeaseState{Holder: "a"}); !first.IsReachedBy(replication.Position{}) {
+		t.Error("nobody has served, and something is required")
+	}
+}

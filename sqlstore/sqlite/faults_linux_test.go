@@ -22,12 +22,13 @@ import (
 
 	"byre/migrations"
 	"byre/sqlstore"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/sqlite"
 )
 
 // redirect makes every open descriptor of the file at path refer to another file, which it
-// opens with flags, until the test calls restore. SQLite then gets the errors of that file:
-// ENOSPC from /dev/full, EBADF from a descriptor that is not open for writing.
+// opens with flags, until the test calls restore. SQLite then gets the errors of that file: EBADF from a descriptor
+// that is not open for writing.
 func redirect(t *testing.T, path, to string, flags int) (restore func()) {
 	t.Helper()
 	resolved, err := filepath.EvalSymlinks(path)
@@ -129,6 +130,7 @@ func execute(t *testing.T, conn *sql.Conn, statement string) {
 // committed.
 func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 	t.Parallel()
+	var disk *pgtest.Disk // of the database, in the case that has one
 	for name, test := range map[string]struct {
 		inject func(t *testing.T, driver *sqlite.Driver, path string, other *sql.Conn) (restore func())
 		want   error
@@ -170,10 +172,17 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
 		},
 		"disk full at COMMIT": {
-			func(t *testing.T, _ *sqlite.Driver, path string, other *sql.Conn) func() {
+			func(t *testing.T, _ *sqlite.Driver, _ string, other *sql.Conn) func() {
 				// When the log is copied back, BEGIN does not read it, and only COMMIT fails.
 				execute(t, other, `PRAGMA wal_checkpoint(TRUNCATE)`)
-				return redirect(t, path+"-wal", "/dev/full", unix.O_RDWR)
+				if err := disk.Fill(); err != nil {
+					t.Fatal(err)
+				}
+				return func() {
+					if err := disk.Free(); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}, sqlstore.ErrDiskFull, sqlite3.SQLITE_FULL,
 		},
 		"I/O error at COMMIT": {
@@ -184,6 +193,13 @@ func TestFaults_BatchFailsAsAWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := migrated(t)
+			if name == "disk full at COMMIT" {
+				disk = pgtest.NewDisk(t, 96)
+				path = filepath.Join(disk.Dir, "byre.db")
+				if _, err := migrations.Up(t.Context(), "sqlite://"+path); err != nil {
+					t.Fatal(err)
+				}
+			}
 			driver, err := sqlite.Open(t.Context(), path, sqlite.Options{Busy: time.Millisecond})
 			if err != nil {
 				t.Fatal(err)

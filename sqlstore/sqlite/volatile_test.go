@@ -147,7 +147,7 @@ func TestVolatile_ReadsDoNotWaitForAFlush(t *testing.T) {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(10 * time.Second):
+		case <-time.After(storetest.Patience):
 			return errors.New("the reads wait for the transaction")
 		}
 	}); err != nil {
