@@ -62,9 +62,9 @@ type Driver interface {
 	DeleteHistory(ctx context.Context, d Deletion) (deleted int, waited time.Duration, err error)
 	// SetRetainedFor sets History.RetainedFor of resources, in whole seconds.
 	SetRetainedFor(ctx context.Context, ages map[Resource]time.Duration) error
-	// Expired returns up to limit records, without their Values, whose expiry is not
-	// after now, those first that expired first.
-	Expired(ctx context.Context, now time.Time, limit int) ([]Record, error)
+	// Expired returns up to limit records, without their Values, whose expiry is after a time
+	// and not after now, those first that expired first.
+	Expired(ctx context.Context, after, now time.Time, limit int) ([]Record, error)
 	// Usage adds up the objects of each resource, in one snapshot.
 	Usage(ctx context.Context) (Usage, error)
 	// Size is the number of bytes that the database takes on disk.

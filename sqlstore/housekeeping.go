@@ -90,7 +90,7 @@ func (s *housekeeping) expireDue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	expired, err := s.driver.Expired(ctx, t.now, 1)
+	expired, err := s.driver.Expired(ctx, time.Time{}, t.now, 1)
 	if err != nil {
 		return fmt.Errorf("find expired records: %w", err)
 	}
@@ -115,7 +115,7 @@ func (s *housekeeping) expire(ctx context.Context) error {
 		if t.jump > 0 {
 			limit = max(limit, maxCandidates)
 		}
-		expired, err := s.driver.Expired(ctx, t.now, limit)
+		expired, err := s.driver.Expired(ctx, time.Time{}, t.now, limit)
 		if err != nil {
 			return fmt.Errorf("find expired records: %w", err)
 		}

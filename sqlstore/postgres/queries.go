@@ -345,7 +345,7 @@ WHERE s.id = 1`
 
 	selectExpired = `
 SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.created_revision, o.revision, o.expires
-FROM (SELECT * FROM current_objects WHERE expires IS NOT NULL AND expires <= $1::text::timestamptz ORDER BY expires LIMIT $2) o
+FROM (SELECT * FROM current_objects WHERE expires IS NOT NULL AND expires > $1::text::timestamptz AND expires <= $2::text::timestamptz ORDER BY expires LIMIT $3) o
 LEFT JOIN LATERAL (SELECT "group", resource, defined_by FROM resources r WHERE r.id = o.resource_id LIMIT 1) r ON true
 ORDER BY o.expires`
 

@@ -168,7 +168,7 @@ func allStatements(last, limit int) map[string]statement {
 		"whole undo": {selectUndo, nil},
 		"state":      {selectState, []any{int64(near)}},
 		"object":     {selectObject, []any{int64(near), "", "resource3", "builtin", "namespace20", "name203"}},
-		"expired":    {selectExpired, []any{"2020-01-01T00:00:00Z", limit}},
+		"expired":    {selectExpired, []any{"2019-01-01T00:00:00Z", "2020-01-01T00:00:00Z", limit}},
 		"changes":    {selectChanges, after},
 		"changes of": {selectChangesOf, in(after, of...)},
 		"changes in": {selectChangesIn, in(after, "", "", "builtin", "namespace20", "namespace20", "", "z", 0)},

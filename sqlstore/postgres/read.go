@@ -95,9 +95,9 @@ func expiry(t *time.Time) time.Time {
 }
 
 // Expired implements sqlstore.Driver.
-func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) (expired []sqlstore.Record, err error) {
+func (d *Driver) Expired(ctx context.Context, after, now time.Time, limit int) (expired []sqlstore.Record, err error) {
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) (err error) {
-		rows, _ := conn.Query(ctx, selectExpired, formatTime(now), limit) // AppendRows returns the error
+		rows, _ := conn.Query(ctx, selectExpired, formatTime(after), formatTime(now), limit) // AppendRows returns the error
 		expired, err = pgx.AppendRows(expired, rows, func(row pgx.CollectableRow) (r sqlstore.Record, err error) {
 			var expires *time.Time
 			err = row.Scan(&r.Group, &r.Resource, &r.Owner, &r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &expires)

@@ -35,7 +35,7 @@ func TestSilentHost_ReadsEndAtTheirDeadline(t *testing.T) {
 			_, err := driver.Changes(ctx, sqlstore.ChangesQuery{After: 0, Limit: 10})
 			return err
 		},
-		"Expired": func() error { _, err := driver.Expired(ctx, time.Now(), 10); return err },
+		"Expired": func() error { _, err := driver.Expired(ctx, time.Time{}, time.Now(), 10); return err },
 		"List": func() error {
 			_, err := driver.List(ctx, sqlstore.Query{Range: sqlstore.Range{Resource: "pods"}}, func(sqlstore.Record) error {
 				return nil
@@ -294,7 +294,7 @@ func TestLocker_WorksWithTheSmallestPool(t *testing.T) {
 						if _, _, err := driver.DeleteHistory(ctx, sqlstore.Deletion{UpTo: 1, Limit: 1}); err != nil {
 							return err
 						}
-						_, err := driver.Expired(ctx, time.Now(), 1)
+						_, err := driver.Expired(ctx, time.Time{}, time.Now(), 1)
 						return err
 					})
 					if !ran || err != nil {

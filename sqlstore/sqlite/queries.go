@@ -179,7 +179,7 @@ WHERE k.id = 1`
 	selectExpired = `
 SELECT r."group", r.resource, r.defined_by, o.namespace, o.name, o.uid, o.created_revision, o.revision, o.expires
 FROM current_objects o CROSS JOIN resources r ON r.id = o.resource_id
-WHERE o.expires IS NOT NULL AND o.expires <= ?1 ORDER BY o.expires LIMIT ?2`
+WHERE o.expires IS NOT NULL AND o.expires > ?1 AND o.expires <= ?2 ORDER BY o.expires LIMIT ?3`
 
 	// selectChanges selects the changes after ?1 with the states that they replaced and wrote, ?2 at most.
 	selectChanges = `SELECT * FROM change_states WHERE revision > ?1 ORDER BY revision LIMIT ?2`

@@ -135,25 +135,26 @@ func (s *stored) record(
 }
 
 // Expired implements sqlstore.Driver.
-func (d *Driver) Expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
+func (d *Driver) Expired(ctx context.Context, after, now time.Time, limit int) ([]sqlstore.Record, error) {
 	c := &d.committer
 	if c.buffer.holdsExpired(now) {
 		if err := c.flushAll(); err != nil {
 			return nil, err
 		}
 	}
-	expired, err := d.readers.expired(ctx, now, limit)
+	expired, err := d.readers.expired(ctx, after, now, limit)
 	if err == nil && slices.ContainsFunc(expired, c.buffer.hasChanged) {
 		if err := c.flushAll(); err != nil {
 			return nil, err
 		}
-		expired, err = d.readers.expired(ctx, now, limit)
+		expired, err = d.readers.expired(ctx, after, now, limit)
 	}
 	return expired, d.file.translate(err)
 }
 
-func (r *reader) expired(ctx context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
-	return collect(scanExpired)(r.stmts[selectExpired].QueryContext(ctx, formatTime(now), limit)) //nolint:rowserrcheck // collect checks it
+func (r *reader) expired(ctx context.Context, after, now time.Time, limit int) ([]sqlstore.Record, error) {
+	rows, err := r.stmts[selectExpired].QueryContext(ctx, formatTime(after), formatTime(now), limit)
+	return collect(scanExpired)(rows, err) //nolint:rowserrcheck // collect checks it
 }
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {

@@ -347,12 +347,12 @@ func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted i
 }
 
 // Expired implements sqlstore.Driver.
-func (m *Model) Expired(_ context.Context, now time.Time, limit int) ([]sqlstore.Record, error) {
+func (m *Model) Expired(_ context.Context, after, now time.Time, limit int) ([]sqlstore.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var expired []sqlstore.Record
 	for _, r := range m.current {
-		if !r.Expires.IsZero() && !r.Expires.After(now) {
+		if r.Expires.After(after) && !r.Expires.After(now) {
 			r.Encoding, r.Value = "", nil
 			expired = append(expired, r)
 		}

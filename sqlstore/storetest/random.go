@@ -166,8 +166,8 @@ func (w *walk) read() {
 	}
 
 	now := time.Unix(w.random.Int64N(4_000_000_000), 0)
-	got, err := w.driver.Expired(w.driver.Context(), now, 5)
-	want, _ := w.model.Expired(w.driver.Context(), now, 5)
+	got, err := w.driver.Expired(w.driver.Context(), time.Time{}, now, 5)
+	want, _ := w.model.Expired(w.driver.Context(), time.Time{}, now, 5)
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		w.driver.Fatalf("expired at %v: %v\n%s", now, err, diff)
 	}

@@ -165,7 +165,7 @@ func testExpiry(f fixture) {
 		expiring("later", now.Add(anHour)), expiring("second", now.Add(-time.Second)),
 		expiring("first", now.Add(-time.Minute)), expiring("now", now), create(key("n", "never"), "v"),
 	)
-	expired, err := f.Expired(f.Context(), now, 10)
+	expired, err := f.Expired(f.Context(), time.Time{}, now, 10)
 	if err != nil || len(expired) != 3 {
 		f.Fatalf("expired: %+v, %v", expired, err)
 	}
@@ -174,15 +174,19 @@ func testExpiry(f fixture) {
 			f.Errorf("expired %d: %+v, want %s", i, r, name)
 		}
 	}
-	if expired, err = f.Expired(f.Context(), now, 1); err != nil || len(expired) != 1 || expired[0].Name != "first" {
+	if expired, err = f.Expired(f.Context(), time.Time{}, now, 1); err != nil || len(expired) != 1 || expired[0].Name != "first" {
 		f.Errorf("one expired: %+v, %v", expired, err)
+	}
+	if expired, err = f.Expired(f.Context(), now.Add(-time.Second), now, 10); err != nil || len(expired) != 1 ||
+		expired[0].Name != "now" {
+		f.Errorf("expired after a time: %+v, %v", expired, err)
 	}
 	// An update sets a new expiry, or none.
 	f.revision(update(key("n", "first"), 3, "v"))
 	w := update(key("n", "second"), 2, "v")
 	w.Expires = now.Add(anHour)
 	f.revision(w)
-	if expired, err = f.Expired(f.Context(), now, 10); err != nil || len(expired) != 1 || expired[0].Name != "now" {
+	if expired, err = f.Expired(f.Context(), time.Time{}, now, 10); err != nil || len(expired) != 1 || expired[0].Name != "now" {
 		f.Errorf("expired after renewal: %+v, %v", expired, err)
 	}
 	c := f.changes(6)

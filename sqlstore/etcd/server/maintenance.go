@@ -1,0 +1,296 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"byre/sqlstore"
+	"byre/sqlstore/etcd"
+	"byre/watch"
+)
+
+type maintenanceService struct {
+	pb.UnsafeMaintenanceServer
+	*Server
+}
+
+// defaultQuota is what Status tells where there is no quota: etcd's default.
+const defaultQuota = 2 << 30
+
+var noSpace = serverRecord("alarm")
+
+// checkSpace fails while the alarm is raised. Only its deactivation ends it, as in etcd.
+func (s *Server) checkSpace(ctx context.Context) error {
+	e, err := s.ownRecord(ctx, noSpace, false)
+	if err == nil && e != nil {
+		err = rpctypes.ErrGRPCNoSpace
+	}
+	return err
+}
+
+func (s *Server) raiseAlarm(ctx context.Context) error {
+	_, err := s.writeOwn(ctx, noSpace, nil, struct{}{}, "")
+	if errors.Is(err, sqlstore.ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// Alarm implements pb.MaintenanceServer.
+func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+	response := &pb.AlarmResponse{}
+	e, err := s.ownRecord(ctx, noSpace, true)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	response.Header = s.header(s.feed.Revision())
+	isAsked := r.Alarm == pb.AlarmType_NOSPACE || r.Alarm == pb.AlarmType_NONE && r.Action == pb.AlarmRequest_GET
+	isOurs := r.MemberID == s.cluster.MemberID || r.MemberID == 0 && r.Action == pb.AlarmRequest_GET
+	if !isAsked || !isOurs {
+		return response, nil
+	}
+	switch r.Action {
+	case pb.AlarmRequest_ACTIVATE:
+		err = s.raiseAlarm(ctx)
+	case pb.AlarmRequest_DEACTIVATE:
+		if e != nil {
+			if _, err = s.deleteOwn(ctx, e); isConflict(err) {
+				err = nil
+			}
+		}
+	}
+	if e != nil || r.Action == pb.AlarmRequest_ACTIVATE {
+		response.Alarms = []*pb.AlarmMember{{MemberID: s.cluster.MemberID, Alarm: pb.AlarmType_NOSPACE}}
+	}
+	return response, s.answer(err)
+}
+
+// Status implements pb.MaintenanceServer.
+func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
+	revision, err := s.feed.Latest(ctx)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	size, err := s.store.Size(ctx)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	used, err := s.store.Used(ctx)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	response := &pb.StatusResponse{
+		Header: s.header(revision), Version: version, StorageVersion: storageVersion, DbSize: size, DbSizeInUse: used,
+		DbSizeQuota: s.options.Quota, Leader: s.cluster.MemberID, RaftIndex: uint64(revision),
+		RaftAppliedIndex: uint64(revision), RaftTerm: raftTerm, DowngradeInfo: &pb.DowngradeInfo{},
+	}
+	if response.DbSizeQuota == 0 {
+		response.DbSizeQuota = defaultQuota
+	}
+	if e, err := s.ownRecord(ctx, noSpace, false); err == nil && e != nil {
+		response.Errors = []string{fmt.Sprintf("memberID:%d  alarm:NOSPACE", s.cluster.MemberID)}
+	}
+	return response, nil
+}
+
+// Defragment implements pb.MaintenanceServer. The databases return space by themselves.
+func (s *maintenanceService) Defragment(context.Context, *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+	return &pb.DefragmentResponse{}, nil
+}
+
+// Hash implements pb.MaintenanceServer.
+func (s *maintenanceService) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.HashResponse, error) {
+	hash, l, err := s.hash(ctx, 0)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	return &pb.HashResponse{Header: s.header(l.current), Hash: hash}, nil
+}
+
+// HashKV implements pb.MaintenanceServer. The hash is of the keys at the revision, and not that of etcd.
+func (s *maintenanceService) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+	hash, l, err := s.hash(ctx, r.Revision)
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	compacted, _, err := s.compacted(ctx, false)
+	return &pb.HashKVResponse{
+		Header: s.header(l.current), Hash: hash, HashRevision: l.revision, CompactRevision: compacted,
+	}, s.answer(err)
+}
+
+// everything is the span of all keys.
+var everything = span{start: "\x00", isOpen: true}
+
+func (s *Server) hash(ctx context.Context, revision int64) (uint32, *listing, error) {
+	l, err := s.list(ctx, everything, revision)
+	if err != nil {
+		return 0, nil, err
+	}
+	hash := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	for e, err := range l.all(ctx, nil, false) {
+		if err != nil {
+			return 0, nil, err
+		}
+		_, _ = hash.Write(keyOf(e.Key))
+		_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(e.Revision)))
+		_, _ = hash.Write(e.Value())
+	}
+	return hash.Sum32(), l, nil
+}
+
+// snapshotChunk is how many bytes of a snapshot a message has.
+const snapshotChunk = 32 << 10
+
+// Snapshot implements pb.MaintenanceServer: the keys that exist now, without their history.
+func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) error {
+	return s.answer(s.snapshot(stream.Context(), stream.Send))
+}
+
+func (s *Server) snapshot(ctx context.Context, send func(*pb.SnapshotResponse) error) (err error) {
+	directory, err := os.MkdirTemp("", "byre-etcd-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	path := directory + "/snapshot"
+	if err := s.writeSnapshot(ctx, path); err != nil {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	for left := info.Size(); left > 0; {
+		chunk := make([]byte, min(left, snapshotChunk))
+		n, err := file.Read(chunk)
+		if err != nil {
+			return err
+		}
+		left -= int64(n)
+		m := &pb.SnapshotResponse{RemainingBytes: uint64(left), Blob: chunk[:n], Version: storageVersion}
+		if err := send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) writeSnapshot(ctx context.Context, path string) error {
+	l, err := s.list(ctx, everything, 0)
+	if err != nil {
+		return err
+	}
+	var entries []*watch.Entry
+	for e, err := range l.all(ctx, nil, false) {
+		if err != nil {
+			return err
+		}
+		entries = append(entries, e)
+	}
+	slices.SortFunc(entries, func(a, b *watch.Entry) int { return int(a.Revision - b.Revision) })
+	w, err := etcd.Create(path)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for _, e := range entries {
+		kv, err := keyValue(e, false)
+		if err != nil {
+			return err
+		}
+		var ttl time.Duration
+		if kv.Lease != 0 {
+			if _, _, ttl, err = s.lessor.find(ctx, kv.Lease); err != nil {
+				return err
+			}
+		}
+		if err := w.Put(etcd.KeyValue{
+			Key: string(kv.Key), Value: kv.Value, Created: kv.CreateRevision, Revision: kv.ModRevision, TTL: ttl,
+		}); err != nil {
+			return err
+		}
+	}
+	return w.Finish(ctx, l.revision)
+}
+
+// MoveLeader implements pb.MaintenanceServer.
+func (s *maintenanceService) MoveLeader(context.Context, *pb.MoveLeaderRequest) (*pb.MoveLeaderResponse, error) {
+	return nil, rpctypes.ErrGRPCBadLeaderTransferee
+}
+
+// Downgrade implements pb.MaintenanceServer.
+func (s *maintenanceService) Downgrade(context.Context, *pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
+	return nil, errUnsupported("a downgrade")
+}
+
+type clusterService struct {
+	pb.UnsafeClusterServer
+	*Server
+}
+
+// MemberList implements pb.ClusterServer. The servers of one database are one member.
+func (s *clusterService) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	return &pb.MemberListResponse{Header: s.header(0), Members: []*pb.Member{{
+		ID: s.cluster.MemberID, Name: "byre", ClientURLs: s.options.ClientURLs,
+	}}}, nil
+}
+
+var errMembers = errUnsupported("a change of the members")
+
+// MemberAdd implements pb.ClusterServer.
+func (s *clusterService) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
+	return nil, errMembers
+}
+
+// MemberRemove implements pb.ClusterServer.
+func (s *clusterService) MemberRemove(context.Context, *pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
+	return nil, errMembers
+}
+
+// MemberUpdate implements pb.ClusterServer.
+func (s *clusterService) MemberUpdate(context.Context, *pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
+	return nil, errMembers
+}
+
+// MemberPromote implements pb.ClusterServer.
+func (s *clusterService) MemberPromote(context.Context, *pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
+	return nil, rpctypes.ErrGRPCMemberNotLearner
+}
+
+// authService refuses etcd's users and roles: clients are known by their certificates.
+type authService struct {
+	pb.UnimplementedAuthServer
+	*Server
+}
+
+// AuthStatus implements pb.AuthServer.
+func (s *authService) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
+	return &pb.AuthStatusResponse{Header: s.header(s.feed.Revision()), AuthRevision: 1}, nil
+}
+
+// Authenticate implements pb.AuthServer.
+func (s *authService) Authenticate(context.Context, *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	return nil, rpctypes.ErrGRPCAuthNotEnabled
+}
+
+// AuthEnable implements pb.AuthServer.
+func (s *authService) AuthEnable(context.Context, *pb.AuthEnableRequest) (*pb.AuthEnableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "byre: users and roles are not supported: use client certificates")
+}
