@@ -65,6 +65,12 @@ type Driver interface {
 	// Expired returns up to limit records, without their Values, whose expiry is after a time
 	// and not after now, those first that expired first.
 	Expired(ctx context.Context, after, now time.Time, limit int) ([]Record, error)
+	// Notes returns the notes whose names begin with a prefix. Notes have no revision and no history; a backup does
+	// not have them.
+	Notes(ctx context.Context, prefix string) (map[string]string, error)
+	// SetNote changes the value of a note from old to value; "" is that of a note that does not exist. done is false,
+	// and nothing is changed, if the value is not old.
+	SetNote(ctx context.Context, name, old, value string) (done bool, err error)
 	// Usage adds up the objects of each resource, in one snapshot.
 	Usage(ctx context.Context) (Usage, error)
 	// Size is the number of bytes that the database takes on disk.
@@ -81,6 +87,12 @@ type Driver interface {
 	Maintain(ctx context.Context) error
 	// Close releases the database.
 	Close() error
+}
+
+// AfterNotes returns the first name after those that begin with a prefix, which ends in an ASCII character.
+func AfterNotes(prefix string) string {
+	last := len(prefix) - 1
+	return prefix[:last] + string(prefix[last]+1)
 }
 
 // Exclusive is a Driver whose database no other process writes to while it is open. The store

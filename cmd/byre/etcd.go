@@ -90,7 +90,7 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	defer func() { err = errors.Join(err, database.Driver.Close()) }()
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
 	feed := watch.New(database.Driver, watch.Options{
-		Resident: etcd.Resident(), Logger: logger, Registerer: legacyregistry.Registerer(),
+		Logger: logger, Registerer: legacyregistry.Registerer(),
 	})
 	store := sqlstore.New(database.Driver, sqlstore.Options{
 		Publish: feed.Publish, Logger: logger, Registerer: legacyregistry.Registerer(),

@@ -66,6 +66,38 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 	})
 }
 
+// Notes implements sqlstore.Driver.
+func (d *Driver) Notes(ctx context.Context, prefix string) (map[string]string, error) {
+	notes := map[string]string{}
+	err := d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
+		rows, _ := conn.Query(ctx, selectNotes, prefix, sqlstore.AfterNotes(prefix)) // ForEachRow returns the error
+		var name, value string
+		_, err := pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+			notes[name] = value
+			return nil
+		})
+		return err
+	})
+	return notes, err
+}
+
+// SetNote implements sqlstore.Driver.
+func (d *Driver) SetNote(ctx context.Context, name, old, value string) (done bool, err error) {
+	statement := updateNote
+	switch {
+	case old == "":
+		statement = insertNote
+	case value == "":
+		statement = deleteNote
+	}
+	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
+		tag, err := conn.Exec(ctx, statement, name, old, value)
+		done = err == nil && tag.RowsAffected() == 1
+		return err
+	})
+	return done, err
+}
+
 // CountChanges implements sqlstore.Driver.
 func (d *Driver) CountChanges(
 	ctx context.Context, of sqlstore.Resource, upTo, limit int64,

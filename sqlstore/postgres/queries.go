@@ -253,6 +253,13 @@ SELECT coalesce(max(revision), 0), count(*) FROM due`
 
 	updateHistory = `UPDATE resources SET compacted = greatest(compacted, $4) WHERE "group" = $1 AND resource = $2 AND defined_by = $3`
 
+	// selectNotes selects the notes from a name on and before another one.
+	selectNotes = `SELECT name, value FROM notes WHERE name >= $1 AND name < $2`
+	// The changes of notes: $1 is the name, $2 the value before, $3 the value after.
+	insertNote = `INSERT INTO notes (name, value) SELECT $1::text, $3::text WHERE $2::text = '' ON CONFLICT DO NOTHING`
+	updateNote = `UPDATE notes SET value = $3 WHERE name = $1 AND value = $2`
+	deleteNote = `DELETE FROM notes WHERE name = $1 AND value = $2 AND $3::text = ''`
+
 	updateRetainedFor = `
 UPDATE resources r SET retained_for = w.seconds
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS w("group", resource, defined_by, seconds)

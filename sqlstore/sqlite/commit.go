@@ -250,6 +250,7 @@ func newWriter(ctx context.Context, db *sql.DB) (_ *writer, err error) {
 		begin, commit, rollback, insertObject, updateObject, deleteObject, selectResource, insertResource,
 		insertCreate, insertReplaced, isMet, isInUse, selectRevision, touchStore, untouchStore,
 		selectOldest, deleteChanges, updateHistory, updateCompacted, updateRetainedFor, vacuum,
+		insertNote, updateNote, deleteNote,
 	); err != nil {
 		return nil, errors.Join(err, w.close())
 	}

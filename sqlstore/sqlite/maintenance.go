@@ -364,6 +364,42 @@ func (d *Driver) SetRetainedFor(ctx context.Context, ages map[sqlstore.Resource]
 	})
 }
 
+// Notes implements sqlstore.Driver.
+func (d *Driver) Notes(ctx context.Context, prefix string) (map[string]string, error) {
+	notes := map[string]string{}
+	_, err := collect(func(rows *sql.Rows) (_ struct{}, err error) {
+		var name, value string
+		err = rows.Scan(&name, &value)
+		notes[name] = value
+		return struct{}{}, err
+	})(d.readers.db.QueryContext(ctx, selectNotes, prefix, sqlstore.AfterNotes(prefix))) //nolint:rowserrcheck // collect checks it
+	return notes, d.file.translate(err)
+}
+
+// SetNote implements sqlstore.Driver.
+func (d *Driver) SetNote(ctx context.Context, name, old, value string) (done bool, err error) {
+	err = d.committer.change(ctx, func(*sqlstore.State) error {
+		result, err := d.committer.writer.stmts[noteStatement(old, value)].Exec(name, old, value)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		done = n == 1
+		return err
+	})
+	return done && err == nil, err
+}
+
+func noteStatement(old, value string) string {
+	switch {
+	case old == "":
+		return insertNote
+	case value == "":
+		return deleteNote
+	}
+	return updateNote
+}
+
 // CountChanges implements sqlstore.Driver.
 func (d *Driver) CountChanges(
 	ctx context.Context, of sqlstore.Resource, upTo, limit int64,

@@ -142,7 +142,14 @@ SELECT revision, time FROM undo_log WHERE resource_id = ?1 AND revision <= ?2 OR
 
 	deleteChanges = `DELETE FROM undo_log WHERE resource_id = ?1 AND revision <= ?2`
 
-	updateHistory     = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
+	updateHistory = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
+	// selectNotes selects the notes from a name on and before another one.
+	selectNotes = `SELECT name, value FROM notes WHERE name >= ?1 AND name < ?2`
+	// The changes of notes: ?1 is the name, ?2 the value before, ?3 the value after.
+	insertNote = `INSERT INTO notes (name, value) SELECT ?1, ?3 WHERE ?2 = '' ON CONFLICT DO NOTHING`
+	updateNote = `UPDATE notes SET value = ?3 WHERE name = ?1 AND value = ?2`
+	deleteNote = `DELETE FROM notes WHERE name = ?1 AND value = ?2 AND ?3 = ''`
+
 	updateRetainedFor = `UPDATE resources SET retained_for = ? WHERE "group" = ? AND resource = ? AND defined_by = ?`
 	// updateCompacted also raises store.revision, so that the last revision does not
 	// depend on the newest change, which deleteChanges may have deleted.

@@ -27,6 +27,8 @@ type Model struct {
 	changes []sqlstore.Change
 	// compacted has History.Compacted of each resource.
 	compacted map[sqlstore.Resource]int64
+	// notes are those of Driver.Notes, by name.
+	notes map[string]string
 	// retainedFor has History.RetainedFor of each resource.
 	retainedFor map[sqlstore.Resource]time.Duration
 }
@@ -48,6 +50,7 @@ func NewModel() *Model {
 		current: make(map[sqlstore.Key]sqlstore.Record),
 
 		compacted:   make(map[sqlstore.Resource]int64),
+		notes:       make(map[string]string),
 		retainedFor: make(map[sqlstore.Resource]time.Duration),
 		generations: make(map[sqlstore.Key]int64),
 	}
@@ -296,6 +299,32 @@ func (m *Model) RevisionAt(_ context.Context, moment time.Time) (last int64, _ e
 		}
 	}
 	return last, nil
+}
+
+// Notes implements sqlstore.Driver.
+func (m *Model) Notes(_ context.Context, prefix string) (map[string]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	notes := map[string]string{}
+	for name, value := range m.notes {
+		if strings.HasPrefix(name, prefix) {
+			notes[name] = value
+		}
+	}
+	return notes, nil
+}
+
+// SetNote implements sqlstore.Driver.
+func (m *Model) SetNote(_ context.Context, name, old, value string) (done bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.notes[name] != old {
+		return false, nil
+	}
+	if m.notes[name] = value; value == "" {
+		delete(m.notes, name)
+	}
+	return true, nil
 }
 
 // SetRetainedFor implements sqlstore.Driver.

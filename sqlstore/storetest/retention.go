@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -192,6 +193,33 @@ func testExpiry(f fixture) {
 	c := f.changes(6)
 	if len(c) != 1 || !c[0].New.Expires.Equal(now.Add(anHour)) || !c[0].Old.Expires.Equal(now.Add(-time.Second)) {
 		f.Errorf("expiry in history: %+v", c)
+	}
+}
+
+func testNotes(f fixture) {
+	set := func(name, old, value string, want bool) {
+		f.Helper()
+		if done, err := f.SetNote(f.Context(), name, old, value); err != nil || done != want {
+			f.Errorf("%s from %q to %q: %v, %v, want %v", name, old, value, done, err, want)
+		}
+	}
+	set("a/1", "", "x", true)
+	set("a/1", "", "y", false)
+	set("a/1", "y", "z", false)
+	set("a/1", "x", "y", true)
+	set("a/2", "none", "", false)
+	set("a/2", "none", "x", false)
+	set("a/2", "", "ü", true)
+	set("b", "", "x", true)
+	set("b", "x", "", true)
+	set("b", "x", "", false)
+	set("c", "", "x", true)
+	notes, err := f.Notes(f.Context(), "a/")
+	if want := map[string]string{"a/1": "y", "a/2": "ü"}; err != nil || !maps.Equal(notes, want) {
+		f.Errorf("notes: %v, %v, want %v", notes, err, want)
+	}
+	if state, err := f.State(f.Context()); err != nil || state.Revision != 0 {
+		f.Errorf("notes have taken a revision: %+v, %v", state, err)
 	}
 }
 

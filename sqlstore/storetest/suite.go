@@ -42,6 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
 		"CompactionOf":   testCompactionOf,
 		"CompactOlder":   testCompactOlder,
 		"Expiry":         testExpiry,
+		"Notes":          testNotes,
 		"YieldError":     testYieldError,
 		"LargeValue":     testLargeValue,
 		"ReadersDuring":  testReadersDuring,

@@ -17,17 +17,13 @@ const (
 var (
 	// others has the keys below no prefix of Kubernetes.
 	others = sqlstore.Resource{Group: group, Resource: "/"}
-	// leaseRecords and serverRecords have no keys, but what the servers of one database share.
-	leaseRecords  = sqlstore.Resource{Group: group, Resource: "/leases"}
-	serverRecords = sqlstore.Resource{Group: group, Resource: "/server"}
+	// clusterKey is the key of a record that is no key of etcd.
+	clusterKey = sqlstore.Key{Group: group, Resource: "/server", Name: "cluster"}
 )
-
-// Resident returns the resources that each request needs: they are for watch.Options.Resident.
-func Resident() []sqlstore.Resource { return []sqlstore.Resource{leaseRecords, serverRecords} }
 
 // hasKeys reports whether the records of a resource are keys of etcd.
 func hasKeys(r sqlstore.Resource) bool {
-	return r.Group == group && r.Owner == sqlstore.BuiltIn && r != leaseRecords && r != serverRecords
+	return r.Group == group && r.Owner == sqlstore.BuiltIn && r != clusterKey.Of()
 }
 
 // prefixOf returns the prefix of Kubernetes that a key begins with, with its last slash: /registry/, the resource or,

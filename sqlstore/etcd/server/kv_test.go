@@ -289,7 +289,7 @@ func TestKV_TxnRefused(t *testing.T) {
 			"too many":             {many, "etcdserver: too many operations in txn request"},
 			"empty key":            {[]clientv3.Op{clientv3.OpPut("", "")}, "etcdserver: key is not provided"},
 			"missing key":          {[]clientv3.Op{clientv3.OpPut("none", "", clientv3.WithIgnoreValue())}, "etcdserver: key not found"},
-			"future revision":      {[]clientv3.Op{clientv3.OpPut("x", ""), clientv3.OpGet("x", clientv3.WithRev(before + 9))}, "etcdserver: mvcc: required revision is a future revision"},
+			"future revision":      {[]clientv3.Op{clientv3.OpPut("x", ""), clientv3.OpGet("x", clientv3.WithRev(before+9))}, "etcdserver: mvcc: required revision is a future revision"},
 			"two keys":             {[]clientv3.Op{clientv3.OpPut("x", ""), clientv3.OpPut("y", "")}, "byre: to write more than one key in one request is not supported"},
 			"range of two keys":    {[]clientv3.Op{clientv3.OpDelete("a", clientv3.WithRange("c"))}, "byre: to write more than one key in one request is not supported"},
 			"unknown lease":        {[]clientv3.Op{clientv3.OpPut("x", "", clientv3.WithLease(12345))}, "etcdserver: requested lease not found"},

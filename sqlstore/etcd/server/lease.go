@@ -6,10 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +20,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"byre/sqlstore"
-	"byre/watch"
 )
 
 type leaseService struct {
@@ -29,249 +31,261 @@ const (
 	// minTTL and maxTTL bound what a lease is granted, in seconds, as etcd's defaults do.
 	minTTL = 2
 	maxTTL = 9_000_000_000
-	// expireInterval is the time between two searches for leases that are over.
-	expireInterval = 500 * time.Millisecond
 	// revokePage is how many keys of a lease are read at a time.
 	revokePage = 1000
 )
 
-// The UIDs of leases' records: a put with a lease requires that it lives.
-const (
-	leaseLives = "lives"
-	// leaseEnds is that of one whose keys are being deleted.
-	leaseEnds = "ends"
-)
+// leaseNotes is the prefix of the notes of leases. The rest of the name is the ID.
+const leaseNotes = "etcd/leases/"
 
-// leaseRecord is a lease. Where other servers use the database, each keep-alive writes it.
-type leaseRecord struct {
+func leaseNote(id int64) string { return leaseNotes + strconv.FormatUint(uint64(id), 16) }
+
+// leaseValue is the value of a lease's note. Where other servers use the database, each keep-alive writes it.
+type leaseValue struct {
 	TTL int64 `json:"ttl"`
-	// Renewals makes each renewal a change.
+	// Renewals makes each renewal another value.
 	Renewals int64 `json:"renewals,omitempty"`
+	// Ends is true while the keys are being deleted: no key can get the lease any more.
+	Ends bool `json:"ends,omitempty"`
 }
 
-func leaseKey(id int64) sqlstore.Key {
-	return sqlstore.Key{
-		Group: leaseRecords.Group, Resource: leaseRecords.Resource, Name: strconv.FormatUint(uint64(id), 16),
-	}
+func (v leaseValue) String() string {
+	text, _ := json.Marshal(v) // numbers and a bool: never an error
+	return string(text)
+}
+
+// lease is one lease as a lessor knows it. It is immutable.
+type lease struct {
+	leaseValue
+	id      int64
+	expires time.Time
+}
+
+func newLease(id int64, value leaseValue) *lease {
+	// A time.Duration has 292 years.
+	ttl := time.Duration(min(value.TTL, 1<<33)) * time.Second
+	return &lease{leaseValue: value, id: id, expires: time.Now().Add(ttl)}
 }
 
 // lessor counts the time of all leases. A lease has its full TTL from when the lessor first sees it, so that after a
 // stop each holder has the time to come back.
+//
+// Invariant: no key stays that has a lease that does not live. Whoever puts one looks for the lease after the commit
+// again, and a revocation marks the lease before it looks for keys: one of both finds the key.
 type lessor struct {
 	*Server
 	mu     sync.Mutex
 	leases map[int64]*lease
 }
 
-// lease is one lease as a lessor knows it. lessor.mu guards it.
-type lease struct {
-	ttl     time.Duration
-	expires time.Time
-	// record is the last state of the record.
-	record *watch.Entry
-}
-
 func newLessor(s *Server) *lessor { return &lessor{Server: s, leases: map[int64]*lease{}} }
 
-// follow follows the records of leases until ctx ends.
-func (l *lessor) follow(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := l.followOnce(ctx); err != nil && ctx.Err() == nil {
-			l.logger.Warn("etcd: leases can't be followed, trying again", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-		}
-	}
-}
-
-func (l *lessor) followOnce(ctx context.Context) error {
-	subscription, err := l.feed.Subscribe(ctx, watch.Interest{Resource: leaseRecords}, l.feed.Revision())
-	if err != nil {
+// start reads the leases, and deletes the keys whose lease a crash has left without an end.
+func (l *lessor) start(ctx context.Context) error {
+	if err := l.read(ctx); err != nil {
 		return err
 	}
-	defer subscription.Close()
-	snapshot, err := l.feed.Snapshot(ctx, leaseRecords)
-	if err != nil {
-		return err
-	}
-	subscription.SkipTo(snapshot.Revision())
-	l.begin(snapshot)
-	for {
-		events, _, err := subscription.Next(ctx)
-		if errors.Is(err, watch.ErrCompacted) {
-			return nil // begin again
-		}
+	for after := firstMark.Add(-time.Microsecond); ; {
+		marked, err := l.store.Expired(ctx, after, lastMark, revokePage)
 		if err != nil {
 			return err
 		}
-		for _, ev := range events {
-			l.apply(ev.Key(), ev.New)
+		for _, r := range marked {
+			_, id := parseIdentity(r.UID)
+			if held, err := l.find(ctx, id); err != nil {
+				return err
+			} else if held == nil {
+				l.logger.Info("etcd: deleting a key whose lease has ended", "key", string(keyOf(r.Key)))
+				if _, err := l.deleteKey(ctx, r); err != nil {
+					return err
+				}
+			}
+			after = r.Expires
+		}
+		if len(marked) < revokePage {
+			return nil
 		}
 	}
 }
 
-// begin takes over a snapshot of all leases. Those that have not changed go on.
-func (l *lessor) begin(snapshot watch.Snapshot) {
-	l.mu.Lock()
-	before := l.leases
-	l.leases = map[int64]*lease{}
-	l.mu.Unlock()
-	for e := range snapshot.All("", nil) {
-		l.apply(e.Key, e)
-		l.mu.Lock()
-		if id := leaseID(e.Key); before[id] != nil && before[id].record.Revision == e.Revision {
-			l.leases[id] = before[id]
-		}
-		l.mu.Unlock()
+// read reads the notes of all leases. The time of one that has not changed goes on.
+func (l *lessor) read(ctx context.Context) error {
+	notes, err := l.store.Notes(ctx, leaseNotes)
+	if err != nil {
+		return err
 	}
-}
-
-func leaseID(k sqlstore.Key) int64 {
-	id, _ := strconv.ParseUint(k.Name, 16, 64)
-	return int64(id)
-}
-
-// apply applies a change of a lease's record; e is nil if it was deleted.
-func (l *lessor) apply(key sqlstore.Key, e *watch.Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id := leaseID(key)
-	if e == nil {
+	before := l.leases
+	l.leases = make(map[int64]*lease, len(notes))
+	for name, text := range notes {
+		id, err := strconv.ParseUint(strings.TrimPrefix(name, leaseNotes), 16, 64)
+		var value leaseValue
+		if err = cmp.Or(err, json.Unmarshal([]byte(text), &value)); err != nil {
+			return fmt.Errorf("note %s: %w", name, err)
+		}
+		l.leases[int64(id)] = newer(before[int64(id)], newLease(int64(id), value))
+	}
+	return nil
+}
+
+// newer returns what is known of a lease whose note says now: the time goes on if the note is as before.
+func newer(known, now *lease) *lease {
+	if known != nil && known.leaseValue == now.leaseValue {
+		return known
+	}
+	return now
+}
+
+// set changes a lease in the notes and in memory; a nil one is none. It returns false if the note is not as old any
+// more.
+func (l *lessor) set(ctx context.Context, id int64, old, now *lease) (bool, error) {
+	text := func(of *lease) string {
+		if of == nil {
+			return ""
+		}
+		return of.String()
+	}
+	done, err := l.store.SetNote(ctx, leaseNote(id), text(old), text(now))
+	if done {
+		l.remember(id, now)
+	}
+	return done, err
+}
+
+func (l *lessor) remember(id int64, now *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now == nil {
 		delete(l.leases, id)
 		return
 	}
-	var record leaseRecord
-	if err := json.Unmarshal(e.Value(), &record); err != nil {
-		l.logger.Error("etcd: the record of a lease can't be read", "lease", id, "err", err)
-		return
-	}
-	// A time.Duration has 292 years.
-	ttl := time.Duration(min(record.TTL, 1<<33)) * time.Second
-	l.leases[id] = &lease{ttl: ttl, expires: time.Now().Add(ttl), record: e}
+	l.leases[id] = now
 }
 
-// find returns a lease that lives, with the time that it has left; nil if there is none.
-func (l *lessor) find(ctx context.Context, id int64) (*watch.Entry, leaseRecord, time.Duration, error) {
-	var record leaseRecord
-	e, err := l.ownRecord(ctx, leaseKey(id), true)
-	if err != nil || e == nil || e.UID != leaseLives {
-		return nil, record, 0, err
-	}
-	if err := json.Unmarshal(e.Value(), &record); err != nil {
-		return nil, record, 0, err
-	}
+// known returns a lease as it is in memory; nil if there is none.
+func (l *lessor) known(id int64) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := time.Duration(min(record.TTL, 1<<33)) * time.Second
-	if known := l.leases[id]; known != nil && known.record.Revision == e.Revision {
-		left = max(time.Until(known.expires), 0)
-	}
-	return e, record, left, nil
+	return l.leases[id]
 }
 
-// renew gives a lease its full TTL again. If other servers use the database, they learn it from the record.
+// find returns a lease that lives; nil if there is none. It is linearizable.
+func (l *lessor) find(ctx context.Context, id int64) (*lease, error) {
+	found := l.known(id)
+	if l.isShared {
+		text, err := l.note(ctx, leaseNote(id))
+		if err != nil {
+			return nil, err
+		}
+		if text == "" {
+			return nil, nil
+		}
+		var value leaseValue
+		if err := json.Unmarshal([]byte(text), &value); err != nil {
+			return nil, err
+		}
+		found = newer(found, newLease(id, value))
+		l.remember(id, found)
+	}
+	if found == nil || found.Ends {
+		return nil, nil
+	}
+	return found, nil
+}
+
+// checkAttached deletes a key that was just put if its lease has ended meanwhile.
+func (l *lessor) checkAttached(ctx context.Context, put sqlstore.Record, id int64) error {
+	if held, err := l.find(ctx, id); err != nil || held != nil {
+		return err
+	}
+	_, err := l.deleteKey(ctx, put)
+	return err
+}
+
+// deleteKey deletes a key, unless it has changed, and returns the revision of the delete.
+func (l *lessor) deleteKey(ctx context.Context, r sqlstore.Record) (int64, error) {
+	change, err := l.store.Commit(ctx, sqlstore.Write{
+		Op: sqlstore.Delete, Key: r.Key, Replaces: r.Revision, Author: sqlstore.Author{User: ownUser, Verb: "expire"},
+	})
+	if isConflict(err) {
+		return 0, nil
+	}
+	return change.Revision, err
+}
+
+// renew gives a lease its full TTL again, and returns that; 0 if the lease does not live. If other servers use the
+// database, they learn it from the note.
 func (l *lessor) renew(ctx context.Context, id int64) (ttl int64, err error) {
 	for {
-		e, record, _, err := l.find(ctx, id)
-		if err != nil || e == nil {
+		held, err := l.find(ctx, id)
+		if err != nil || held == nil {
 			return 0, err
 		}
-		if l.isShared {
-			record.Renewals++
-			if _, err := l.writeOwn(ctx, e.Key, e, record, leaseLives); isConflict(err) {
-				continue
-			} else if err != nil {
-				return 0, err
-			}
+		value := held.leaseValue
+		if !l.isShared {
+			l.remember(id, newLease(id, value))
+			return value.TTL, nil
 		}
-		l.mu.Lock()
-		if known := l.leases[id]; known != nil {
-			known.expires = time.Now().Add(known.ttl)
+		value.Renewals++
+		if done, err := l.set(ctx, id, held, newLease(id, value)); done || err != nil {
+			return value.TTL, err
 		}
-		l.mu.Unlock()
-		return record.TTL, nil
 	}
 }
 
-// expire revokes leases that are over, until ctx ends, and goes on with revocations that another server, or an
-// earlier start, has begun.
-func (l *lessor) expire(ctx context.Context) {
-	ticker := time.NewTicker(expireInterval)
-	defer ticker.Stop()
-	isFailing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		var err error
-		for _, e := range l.due(time.Now()) {
-			if _, err = l.revoke(ctx, e); err != nil {
-				break
-			}
-		}
-		if err != nil && ctx.Err() == nil && !isFailing {
-			l.logger.Warn("etcd: a lease that is over can't be revoked, trying again", "err", err)
-		}
-		isFailing = err != nil
-	}
-}
-
-func (l *lessor) due(now time.Time) (due []*watch.Entry) {
+// expire revokes the leases that are over, and goes on with revocations that another server, or an earlier start, has
+// begun.
+func (l *lessor) expire(ctx context.Context) error {
+	now := time.Now()
+	var due []*lease
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, lease := range l.leases {
-		if !now.Before(lease.expires) || lease.record.UID == leaseEnds {
-			due = append(due, lease.record)
+	for _, held := range l.leases {
+		if !now.Before(held.expires) || held.Ends {
+			due = append(due, held)
 		}
 	}
-	return due
+	l.mu.Unlock()
+	for _, held := range due {
+		if _, err := l.revoke(ctx, held); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// revoke deletes the keys of a lease, in their order, and the lease. It does nothing if the lease is not in the state
-// of the record any more, because it was renewed. revision is that of the last delete of a key, or else 0.
-func (l *lessor) revoke(ctx context.Context, e *watch.Entry) (revision int64, err error) {
-	id := leaseID(e.Key)
-	if e.UID != leaseEnds {
-		var record leaseRecord
-		if err := json.Unmarshal(e.Value(), &record); err != nil {
+// revoke deletes the keys of a lease, in their order, and the lease. It does nothing if the lease was renewed since
+// held was read. revision is that of the last delete of a key, or else 0.
+func (l *lessor) revoke(ctx context.Context, held *lease) (revision int64, err error) {
+	if !held.Ends {
+		if l.known(held.id) != held {
+			return 0, nil
+		}
+		value := held.leaseValue
+		value.Ends = true
+		ends := newLease(held.id, value)
+		if done, err := l.set(ctx, held.id, held, ends); !done || err != nil {
 			return 0, err
 		}
-		// From here on no key can be put with the lease.
-		change, err := l.writeOwn(ctx, e.Key, e, record, leaseEnds)
-		if err != nil {
-			if isConflict(err) {
-				err = nil
-			}
-			return 0, err
-		}
-		e = watch.NewEntry(change.New)
+		held = ends
 	}
 	for {
-		keys, err := l.keys(ctx, id, revokePage)
+		keys, err := l.keys(ctx, held.id, revokePage)
 		if err != nil {
 			return 0, err
 		}
 		for _, key := range keys {
-			change, err := l.store.Commit(ctx, sqlstore.Write{
-				Op: sqlstore.Delete, Key: key.Key, Replaces: key.Revision,
-				Author: sqlstore.Author{User: ownUser, Verb: "expire"},
-			})
-			if err != nil && !isConflict(err) {
+			deleted, err := l.deleteKey(ctx, key)
+			if err != nil {
 				return 0, err
 			}
-			revision = max(revision, change.Revision)
+			revision = max(revision, deleted)
 		}
 		if len(keys) == 0 {
 			break
 		}
 	}
-	if _, err = l.deleteOwn(ctx, e); isConflict(err) {
-		err = nil // another server has done the same
-	}
+	_, err = l.set(ctx, held.id, held, nil) // another server may have done it
 	return revision, err
 }
 
@@ -295,20 +309,20 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 	if r.TTL > maxTTL {
 		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
 	}
-	if err := s.checkSpace(ctx); err != nil {
-		return nil, s.answer(err)
+	if err := s.checkSpace(); err != nil {
+		return nil, err
 	}
 	id, ttl := r.ID, max(r.TTL, minTTL)
 	for {
 		if r.ID == 0 {
 			id = rand.Int64N(1<<63-1) + 1
 		}
-		change, err := s.writeOwn(ctx, leaseKey(id), nil, leaseRecord{TTL: ttl}, leaseLives)
+		done, err := s.lessor.set(ctx, id, nil, newLease(id, leaseValue{TTL: ttl}))
 		switch {
-		case err == nil:
-			return &pb.LeaseGrantResponse{Header: s.header(change.Revision), ID: id, TTL: ttl}, nil
-		case !errors.Is(err, sqlstore.ErrExists):
+		case err != nil:
 			return nil, s.answer(err)
+		case done:
+			return &pb.LeaseGrantResponse{Header: s.header(s.feed.Revision()), ID: id, TTL: ttl}, nil
 		case r.ID != 0:
 			return nil, rpctypes.ErrGRPCLeaseExist
 		}
@@ -317,20 +331,24 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 
 // LeaseRevoke implements pb.LeaseServer. Each key that it deletes has a revision of its own.
 func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	isFound := false
 	for {
-		e, _, _, err := s.lessor.find(ctx, r.ID)
+		held, err := s.lessor.find(ctx, r.ID)
 		if err != nil {
 			return nil, s.answer(err)
 		}
-		if e == nil {
+		if held == nil && !isFound {
 			return nil, rpctypes.ErrGRPCLeaseNotFound
 		}
-		revision, err := s.lessor.revoke(ctx, e)
-		if err != nil {
-			return nil, s.answer(err)
-		}
-		if left, _, _, err := s.lessor.find(ctx, r.ID); err == nil && left != nil {
-			continue // it was renewed meanwhile
+		revision := int64(0)
+		if held != nil {
+			isFound = true
+			if revision, err = s.lessor.revoke(ctx, held); err != nil {
+				return nil, s.answer(err)
+			}
+			if revision == 0 {
+				continue // it had no keys, or was renewed meanwhile
+			}
 		}
 		return &pb.LeaseRevokeResponse{Header: s.header(cmp.Or(revision, s.feed.Revision()))}, nil
 	}
@@ -339,7 +357,6 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 // LeaseKeepAlive implements pb.LeaseServer. It answers the TTL 0 for a lease that does not exist: an error would end
 // all of the client's leases.
 func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
-	ctx := stream.Context()
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -348,7 +365,7 @@ func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 		if err != nil {
 			return err
 		}
-		ttl, err := s.lessor.renew(ctx, r.ID)
+		ttl, err := s.lessor.renew(stream.Context(), r.ID)
 		if err != nil {
 			return s.answer(err)
 		}
@@ -360,19 +377,22 @@ func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 	}
 }
 
+// maxKeysOfLease bounds an answer of LeaseTimeToLive.
+const maxKeysOfLease = 100_000
+
 // LeaseTimeToLive implements pb.LeaseServer.
 func (s *leaseService) LeaseTimeToLive(
 	ctx context.Context, r *pb.LeaseTimeToLiveRequest,
 ) (*pb.LeaseTimeToLiveResponse, error) {
-	e, record, left, err := s.lessor.find(ctx, r.ID)
+	held, err := s.lessor.find(ctx, r.ID)
 	if err != nil {
 		return nil, s.answer(err)
 	}
 	response := &pb.LeaseTimeToLiveResponse{Header: s.header(s.feed.Revision()), ID: r.ID, TTL: -1}
-	if e == nil {
+	if held == nil {
 		return response, nil
 	}
-	response.TTL, response.GrantedTTL = int64(left/time.Second), record.TTL
+	response.GrantedTTL, response.TTL = held.TTL, int64(max(time.Until(held.expires), 0)/time.Second)
 	if r.Keys {
 		keys, err := s.lessor.keys(ctx, r.ID, maxKeysOfLease)
 		if err != nil {
@@ -385,36 +405,22 @@ func (s *leaseService) LeaseTimeToLive(
 	return response, nil
 }
 
-// maxKeysOfLease bounds an answer of LeaseTimeToLive.
-const maxKeysOfLease = 100_000
-
 // LeaseLeases implements pb.LeaseServer. The lease that ends soonest is the first.
 func (s *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
-	if _, err := s.feed.Latest(ctx); err != nil {
-		return nil, s.answer(err)
-	}
-	snapshot, err := s.feed.Snapshot(ctx, leaseRecords)
-	if err != nil {
-		return nil, s.answer(err)
-	}
-	type listed struct {
-		id   int64
-		left time.Duration
-	}
-	var all []listed
-	for e := range snapshot.All("", nil) {
-		found, _, left, err := s.lessor.find(ctx, leaseID(e.Key))
-		if err != nil {
+	if s.isShared {
+		if err := s.lessor.read(ctx); err != nil {
 			return nil, s.answer(err)
 		}
-		if found != nil {
-			all = append(all, listed{leaseID(e.Key), left})
-		}
 	}
-	slices.SortFunc(all, func(a, b listed) int { return cmp.Compare(a.left, b.left) })
-	response := &pb.LeaseLeasesResponse{Header: s.header(snapshot.Revision())}
-	for _, l := range all {
-		response.Leases = append(response.Leases, &pb.LeaseStatus{ID: l.id})
+	s.lessor.mu.Lock()
+	all := slices.Collect(maps.Values(s.lessor.leases))
+	s.lessor.mu.Unlock()
+	slices.SortFunc(all, func(a, b *lease) int { return a.expires.Compare(b.expires) })
+	response := &pb.LeaseLeasesResponse{Header: s.header(s.feed.Revision())}
+	for _, held := range all {
+		if !held.Ends {
+			response.Leases = append(response.Leases, &pb.LeaseStatus{ID: held.id})
+		}
 	}
 	return response, nil
 }

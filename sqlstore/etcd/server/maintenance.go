@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"byre/sqlstore"
 	"byre/sqlstore/etcd"
 	"byre/watch"
 )
@@ -28,52 +27,58 @@ type maintenanceService struct {
 // defaultQuota is what Status tells where there is no quota: etcd's default.
 const defaultQuota = 2 << 30
 
-var noSpace = serverRecord("alarm")
-
 // checkSpace fails while the alarm is raised. Only its deactivation ends it, as in etcd.
-func (s *Server) checkSpace(ctx context.Context) error {
-	e, err := s.ownRecord(ctx, noSpace, false)
-	if err == nil && e != nil {
-		err = rpctypes.ErrGRPCNoSpace
+func (s *Server) checkSpace() error {
+	if s.isAlarmed.Load() {
+		return rpctypes.ErrGRPCNoSpace
+	}
+	return nil
+}
+
+func (s *Server) readAlarm(ctx context.Context) error {
+	text, err := s.note(ctx, alarmNote)
+	if err == nil {
+		s.isAlarmed.Store(text != "")
 	}
 	return err
 }
 
 func (s *Server) raiseAlarm(ctx context.Context) error {
-	_, err := s.writeOwn(ctx, noSpace, nil, struct{}{}, "")
-	if errors.Is(err, sqlstore.ErrExists) {
-		return nil
+	_, err := s.store.SetNote(ctx, alarmNote, "", pb.AlarmType_NOSPACE.String())
+	if err == nil {
+		s.isAlarmed.Store(true)
 	}
 	return err
 }
 
 // Alarm implements pb.MaintenanceServer.
 func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
-	response := &pb.AlarmResponse{}
-	e, err := s.ownRecord(ctx, noSpace, true)
-	if err != nil {
+	if err := s.readAlarm(ctx); err != nil {
 		return nil, s.answer(err)
 	}
-	response.Header = s.header(s.feed.Revision())
+	response := &pb.AlarmResponse{Header: s.header(s.feed.Revision())}
 	isAsked := r.Alarm == pb.AlarmType_NOSPACE || r.Alarm == pb.AlarmType_NONE && r.Action == pb.AlarmRequest_GET
 	isOurs := r.MemberID == s.cluster.MemberID || r.MemberID == 0 && r.Action == pb.AlarmRequest_GET
 	if !isAsked || !isOurs {
 		return response, nil
 	}
+	var err error
+	wasAlarmed := s.isAlarmed.Load()
 	switch r.Action {
 	case pb.AlarmRequest_ACTIVATE:
 		err = s.raiseAlarm(ctx)
 	case pb.AlarmRequest_DEACTIVATE:
-		if e != nil {
-			if _, err = s.deleteOwn(ctx, e); isConflict(err) {
-				err = nil
-			}
+		if _, err = s.store.SetNote(ctx, alarmNote, pb.AlarmType_NOSPACE.String(), ""); err == nil {
+			s.isAlarmed.Store(false)
 		}
 	}
-	if e != nil || r.Action == pb.AlarmRequest_ACTIVATE {
+	if err != nil {
+		return nil, s.answer(err)
+	}
+	if wasAlarmed || r.Action == pb.AlarmRequest_ACTIVATE {
 		response.Alarms = []*pb.AlarmMember{{MemberID: s.cluster.MemberID, Alarm: pb.AlarmType_NOSPACE}}
 	}
-	return response, s.answer(err)
+	return response, nil
 }
 
 // Status implements pb.MaintenanceServer.
@@ -98,7 +103,7 @@ func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*
 	if response.DbSizeQuota == 0 {
 		response.DbSizeQuota = defaultQuota
 	}
-	if e, err := s.ownRecord(ctx, noSpace, false); err == nil && e != nil {
+	if s.isAlarmed.Load() {
 		response.Errors = []string{fmt.Sprintf("memberID:%d  alarm:NOSPACE", s.cluster.MemberID)}
 	}
 	return response, nil
@@ -124,10 +129,9 @@ func (s *maintenanceService) HashKV(ctx context.Context, r *pb.HashKVRequest) (*
 	if err != nil {
 		return nil, s.answer(err)
 	}
-	compacted, _, err := s.compacted(ctx, false)
 	return &pb.HashKVResponse{
-		Header: s.header(l.current), Hash: hash, HashRevision: l.revision, CompactRevision: compacted,
-	}, s.answer(err)
+		Header: s.header(l.current), Hash: hash, HashRevision: l.revision, CompactRevision: s.compacted.Load(),
+	}, nil
 }
 
 // everything is the span of all keys.
@@ -217,8 +221,12 @@ func (s *Server) writeSnapshot(ctx context.Context, path string) error {
 		}
 		var ttl time.Duration
 		if kv.Lease != 0 {
-			if _, _, ttl, err = s.lessor.find(ctx, kv.Lease); err != nil {
+			held, err := s.lessor.find(ctx, kv.Lease)
+			if err != nil {
 				return err
+			}
+			if held != nil {
+				ttl = time.Until(held.expires)
 			}
 		}
 		if err := w.Put(etcd.KeyValue{

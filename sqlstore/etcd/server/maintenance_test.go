@@ -285,7 +285,7 @@ func TestServer_HTTP(t *testing.T) {
 func TestServer_Stop(t *testing.T) {
 	driver := dbtest.SQLite(t)
 	t.Cleanup(func() { _ = driver.Close() })
-	feed := watch.New(driver, watch.Options{Resident: server.Resident()})
+	feed := watch.New(driver, watch.Options{})
 	store := sqlstore.New(driver, sqlstore.Options{Publish: feed.Publish})
 	dbtest.Serve(t, "store", store.Run)
 	dbtest.Serve(t, "feed", feed.Run)

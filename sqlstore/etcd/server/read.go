@@ -118,11 +118,17 @@ func (s *Server) checkRevision(ctx context.Context, revision, current int64) err
 	if revision > current {
 		return rpctypes.ErrGRPCFutureRev
 	}
-	compacted, _, err := s.compacted(ctx, false)
-	if err == nil && revision < compacted {
-		err = rpctypes.ErrGRPCCompacted
+	compacted := s.compacted.Load()
+	if s.isShared {
+		var err error
+		if compacted, err = s.readCompacted(ctx); err != nil {
+			return err
+		}
 	}
-	return err
+	if revision < compacted {
+		return rpctypes.ErrGRPCCompacted
+	}
+	return nil
 }
 
 // resources returns the resources that have keys of a span. One that has its first key later than the caller's

@@ -11,7 +11,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"byre/sqlstore"
 	"byre/watch"
 )
 
@@ -116,7 +115,10 @@ func leaseMark(lease int64) time.Time {
 	return firstMark.Add(time.Duration(uint64(lease)%(1<<53)) * time.Microsecond)
 }
 
-var firstMark = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
+var (
+	firstMark = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
+	lastMark  = time.Date(3300, 1, 1, 0, 0, 0, 0, time.UTC)
+)
 
 // keyValue returns what etcd answers of a record. Without a value it has no lease either, as in etcd 3.7.
 func keyValue(e *watch.Entry, keysOnly bool) (*mvccpb.KeyValue, error) {
@@ -131,11 +133,4 @@ func keyValue(e *watch.Entry, keysOnly bool) (*mvccpb.KeyValue, error) {
 	var err error
 	kv.Value, err = decodeValue(e.Encoding, e.Value())
 	return kv, err
-}
-
-// A record of serverRecords or leaseRecords has JSON of this encoding.
-const encodingOwn = "byre/etcd/1"
-
-func serverRecord(name string) sqlstore.Key {
-	return sqlstore.Key{Group: serverRecords.Group, Resource: serverRecords.Resource, Name: name}
 }

@@ -396,7 +396,7 @@ func (s *Server) unhealthy(ctx context.Context, withAlarm bool) string {
 	if err := s.store.Writable(); err != nil {
 		return "WRITE ERROR"
 	}
-	if withAlarm && s.checkSpace(ctx) != nil {
+	if withAlarm && s.checkSpace() != nil {
 		return "ALARM " + etcdserverpb.AlarmType_NOSPACE.String()
 	}
 	return ""

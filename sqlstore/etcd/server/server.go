@@ -1,13 +1,15 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -40,6 +42,8 @@ type Options struct {
 	ClientURLs []string
 	// Quota is sqlstore.Options.Quota, for Status.
 	Quota int64
+	// ProgressInterval is the time between two progress notifications of a watch that asks for them; 0 means 10 minutes.
+	ProgressInterval time.Duration
 	// Logger logs what no client gets; nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -54,7 +58,10 @@ type Server struct {
 	isShared bool
 	cluster  clusterRecord
 	lessor   *lessor
-	health   *health.Server
+	// compacted and isAlarmed are what the notes were when they were last read, which is at least once a tick.
+	compacted atomic.Int64
+	isAlarmed atomic.Bool
+	health    *health.Server
 }
 
 // clusterRecord names the cluster and its one member, which all servers of one database are.
@@ -68,6 +75,7 @@ func New(options Options) *Server {
 	if options.Logger == nil {
 		options.Logger = slog.Default()
 	}
+	options.ProgressInterval = cmp.Or(options.ProgressInterval, defaultProgressInterval)
 	s := &Server{
 		options: options, store: options.Store, feed: options.Feed, logger: options.Logger, health: health.NewServer(),
 	}
@@ -88,32 +96,76 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 }
 
 // Start reads the record of the cluster, or writes it in a new database, which then is at revision 1: clients read
-// revision 0 as "current". It needs the store and the feed to run.
+// revision 0 as "current". It reads the notes. The store and the feed run.
 func (s *Server) Start(ctx context.Context) error {
-	key := serverRecord("cluster")
 	for {
-		e, err := s.ownRecord(ctx, key, true)
+		record, _, err := s.store.Get(ctx, clusterKey)
+		if err == nil {
+			err = json.Unmarshal(record.Value, &s.cluster)
+		}
+		if err == nil || !errors.Is(err, sqlstore.ErrNotFound) {
+			return errors.Join(err, s.readNotes(ctx), s.lessor.start(ctx))
+		}
+		// A range of positive numbers: some clients print them as signed.
+		text, err := json.Marshal(clusterRecord{ClusterID: rand.Uint64()>>1 | 1, MemberID: rand.Uint64()>>1 | 1})
 		if err != nil {
 			return err
 		}
-		if e != nil {
-			return json.Unmarshal(e.Value(), &s.cluster)
-		}
-		// A range of positive numbers: some clients print them as signed.
-		made := clusterRecord{ClusterID: rand.Uint64()>>1 | 1, MemberID: rand.Uint64()>>1 | 1}
-		if _, err := s.writeOwn(ctx, key, nil, made, ""); err != nil && !isConflict(err) {
+		if _, err := s.store.Commit(ctx, sqlstore.Write{
+			Op: sqlstore.Create, Key: clusterKey, Encoding: "byre/etcd/1", Value: text,
+			Author: sqlstore.Author{User: ownUser, Verb: "create"},
+		}); err != nil && !isConflict(err) {
 			return err
 		}
 	}
 }
 
-// Run counts the time of leases until ctx ends.
+// Run counts the time of leases, and follows the notes of other servers, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	var services sync.WaitGroup
-	services.Go(func() { s.lessor.follow(ctx) })
-	services.Go(func() { s.lessor.expire(ctx) })
-	services.Wait()
-	return nil
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	isFailing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		var err error
+		if s.isShared {
+			err = errors.Join(s.readNotes(ctx), s.lessor.read(ctx))
+		}
+		if err == nil {
+			err = s.lessor.expire(ctx)
+		}
+		if err != nil && ctx.Err() == nil && !isFailing {
+			s.logger.Warn("etcd: leases can't be counted, trying again", "err", err)
+		}
+		isFailing = err != nil
+	}
+}
+
+// tick is the time between two searches for leases that are over.
+const tick = 500 * time.Millisecond
+
+// The notes, but for those of leases.
+const (
+	compactedNote = "etcd/compacted"
+	alarmNote     = "etcd/alarm"
+)
+
+// readNotes reads the notes that other servers may have changed.
+func (s *Server) readNotes(ctx context.Context) error {
+	if _, err := s.readCompacted(ctx); err != nil {
+		return err
+	}
+	return s.readAlarm(ctx)
+}
+
+// note returns the value of a note; "" if there is none.
+func (s *Server) note(ctx context.Context, name string) (string, error) {
+	notes, err := s.store.Notes(ctx, name)
+	return notes[name], err
 }
 
 // header returns the header of an answer.
@@ -139,42 +191,6 @@ func (s *Server) get(ctx context.Context, key sqlstore.Key, isFresh bool) (*watc
 		return nil, revision, nil
 	}
 	return watch.NewEntry(record), revision, err
-}
-
-// ownRecord is get of a record of serverRecords or leaseRecords, which are then in memory.
-func (s *Server) ownRecord(ctx context.Context, key sqlstore.Key, isFresh bool) (*watch.Entry, error) {
-	if !s.feed.IsLoaded(key.Of()) {
-		if _, err := s.feed.Snapshot(ctx, key.Of()); err != nil {
-			return nil, err
-		}
-	}
-	e, _, err := s.get(ctx, key, isFresh)
-	return e, err
-}
-
-// writeOwn writes what old, unless it is nil, is the state before of.
-func (s *Server) writeOwn(
-	ctx context.Context, key sqlstore.Key, old *watch.Entry, value any, uid string,
-) (sqlstore.Change, error) {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return sqlstore.Change{}, err
-	}
-	w := sqlstore.Write{
-		Op: sqlstore.Create, Key: key, UID: uid, Encoding: encodingOwn, Value: text,
-		Author: sqlstore.Author{User: ownUser, Verb: "create"},
-	}
-	if old != nil {
-		w.Op, w.Replaces, w.Author.Verb = sqlstore.Update, old.Revision, "update"
-	}
-	return s.store.Commit(ctx, w)
-}
-
-func (s *Server) deleteOwn(ctx context.Context, old *watch.Entry) (sqlstore.Change, error) {
-	return s.store.Commit(ctx, sqlstore.Write{
-		Op: sqlstore.Delete, Key: old.Key, Replaces: old.Revision,
-		Author: sqlstore.Author{User: ownUser, Verb: "delete"},
-	})
 }
 
 // ownUser writes what the server writes by itself.
@@ -214,8 +230,6 @@ func (s *Server) answer(err error) error {
 		return rpctypes.ErrGRPCCompacted
 	case errors.Is(err, sqlstore.ErrFuture):
 		return rpctypes.ErrGRPCFutureRev
-	case errors.Is(err, sqlstore.ErrRequired):
-		return rpctypes.ErrGRPCLeaseNotFound
 	case errors.Is(err, sqlstore.ErrQuota), errors.Is(err, sqlstore.ErrDiskFull):
 		return rpctypes.ErrGRPCNoSpace
 	case errors.Is(err, sqlstore.ErrKeyTooLong):

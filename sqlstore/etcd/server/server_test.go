@@ -38,7 +38,7 @@ func onEach(t *testing.T, test func(fixture)) {
 // serve runs a server until the test ends.
 func serve(t *testing.T, driver sqlstore.Driver, options sqlstore.Options) fixture {
 	t.Helper()
-	feed := watch.New(driver, watch.Options{Resident: server.Resident()})
+	feed := watch.New(driver, watch.Options{})
 	options.Publish = feed.Publish
 	store := sqlstore.New(driver, options)
 	dbtest.Serve(t, "store", store.Run)

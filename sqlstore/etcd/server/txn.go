@@ -136,8 +136,8 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 		return nil, err
 	}
 	if hasPut(r.Success) || hasPut(r.Failure) {
-		if err := s.checkSpace(ctx); err != nil {
-			return nil, s.answer(err)
+		if err := s.checkSpace(); err != nil {
+			return nil, err
 		}
 	}
 	for isFresh := false; ; isFresh = true {

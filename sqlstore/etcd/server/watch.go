@@ -23,8 +23,7 @@ type watchService struct {
 }
 
 const (
-	// progressInterval is the time between two progress notifications of a watch that asks for them.
-	progressInterval = 10 * time.Minute
+	defaultProgressInterval = 10 * time.Minute
 	// maxResponseBytes bounds the events of a response, except of one revision without fragments.
 	maxResponseBytes = maxRequestBytes + grpcOverheadBytes
 	// noWatch is the ID in answers that are of no watch, or of one that was not made.
@@ -148,15 +147,15 @@ func (st *stream) create(ctx context.Context, r *pb.WatchCreateRequest) error {
 	if w.start == 0 {
 		w.start = current + 1
 	}
-	compacted, _, err := st.compacted(ctx, false)
-	if err != nil {
-		return err
-	}
 	if err := st.Send(&pb.WatchResponse{Header: st.header(current), WatchId: w.id, Created: true}); err != nil {
 		return err
 	}
-	if w.start < compacted {
-		return st.sendCompacted(w.id, compacted)
+	err = st.checkRevision(ctx, min(w.start, current), current)
+	if errors.Is(err, rpctypes.ErrGRPCCompacted) {
+		return st.sendCompacted(w.id, st.compacted.Load())
+	}
+	if err != nil {
+		return err
 	}
 	if w.events, err = st.open(ctx, w); err != nil {
 		return err
@@ -220,7 +219,7 @@ func (st *stream) advance(ctx context.Context, w *watcher) (upTo int64, n int, e
 	if err == nil && len(events) == 0 {
 		return upTo, 0, nil
 	}
-	compacted, _, compactedErr := st.compacted(ctx, false)
+	compacted := st.compacted.Load()
 	switch {
 	case errors.Is(err, sqlstore.ErrCompacted):
 		kept, err := st.store.State(ctx)
@@ -231,8 +230,6 @@ func (st *stream) advance(ctx context.Context, w *watcher) (upTo int64, n int, e
 		return 0, 0, st.sendCompacted(w.id, max(compacted, kept.Compacted+1))
 	case err != nil:
 		return 0, 0, err
-	case compactedErr != nil:
-		return 0, 0, compactedErr
 	case events[0].Revision < compacted:
 		st.drop(w)
 		return 0, 0, st.sendCompacted(w.id, compacted)
@@ -332,7 +329,7 @@ func (st *stream) answerProgress(ctx context.Context) error {
 
 // notifyProgress tells watches that ask for it, and had no event for an interval, how far they are.
 func (st *stream) notifyProgress(ctx context.Context) {
-	ticker := time.NewTicker(progressInterval)
+	ticker := time.NewTicker(st.options.ProgressInterval)
 	defer ticker.Stop()
 	for {
 		select {

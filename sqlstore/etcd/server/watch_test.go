@@ -253,7 +253,7 @@ func TestWatch_Progress(t *testing.T) {
 		if r := w.next(); r.WatchId != -1 || r.Header.Revision != last || len(r.Events) != 0 {
 			f.Errorf("progress: %v", r)
 		}
-		seen := int64(0)
+		seen := last
 		for i := range 200 {
 			revision := f.put(fmt.Sprintf("/registry/pods/%d", i%7), "v")
 			w.progress()

@@ -1,9 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"strconv"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -52,8 +53,8 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 	if err := checkSize(&pb.InternalRaftRequest{Put: r}); err != nil {
 		return nil, err
 	}
-	if err := s.checkSpace(ctx); err != nil {
-		return nil, s.answer(err)
+	if err := s.checkSpace(); err != nil {
+		return nil, err
 	}
 	key := locate(string(r.Key))
 	for isFresh := false; ; isFresh = true {
@@ -93,9 +94,6 @@ func putWrite(ctx context.Context, key sqlstore.Key, old *watch.Entry, r *pb.Put
 		w.Encoding, w.Value = encodeValue(r.Value)
 	}
 	w.UID, w.Expires = identity(version+1, lease), leaseMark(lease)
-	if lease != 0 {
-		w.Requires = &sqlstore.Requirement{Key: leaseKey(lease), UID: leaseLives}
-	}
 	return w, nil
 }
 
@@ -108,11 +106,23 @@ func (s *Server) putResponse(r *pb.PutRequest, old *watch.Entry, revision int64)
 	return response, err
 }
 
-// commit commits a write and returns its revision.
+// commit commits a write and returns its revision. The lease of a key must live.
 func (s *Server) commit(ctx context.Context, w sqlstore.Write) (int64, error) {
+	_, lease := parseIdentity(w.UID)
+	if w.Op == sqlstore.Delete {
+		lease = 0
+	}
+	if lease != 0 {
+		if l, err := s.lessor.find(ctx, lease); err != nil || l == nil {
+			return 0, cmp.Or(err, rpctypes.ErrGRPCLeaseNotFound)
+		}
+	}
 	change, err := s.store.Commit(ctx, w)
 	if errors.Is(err, sqlstore.ErrQuota) {
 		return 0, errors.Join(err, s.raiseAlarm(ctx))
+	}
+	if lease != 0 && err == nil {
+		err = s.lessor.checkAttached(ctx, change.New, lease)
 	}
 	return change.Revision, err
 }
@@ -190,19 +200,20 @@ func (s *Server) deleteResponse(
 // neverCompacted is the compacted revision of a store that no client has compacted.
 const neverCompacted = -1
 
-type compactedRecord struct {
-	Revision int64 `json:"revision"`
-}
-
-// compacted returns the revision that a client has compacted last, and its record, which is nil if there is none.
-func (s *Server) compacted(ctx context.Context, isFresh bool) (int64, *watch.Entry, error) {
-	e, err := s.ownRecord(ctx, serverRecord("compacted"), isFresh)
-	if err != nil || e == nil {
-		return neverCompacted, nil, err
+// readCompacted returns the revision that a client has compacted last.
+func (s *Server) readCompacted(ctx context.Context) (revision int64, err error) {
+	text, err := s.note(ctx, compactedNote)
+	if err != nil {
+		return 0, err
 	}
-	var c compactedRecord
-	err = json.Unmarshal(e.Value(), &c)
-	return c.Revision, e, err
+	revision = neverCompacted
+	if text != "" {
+		if revision, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return 0, err
+		}
+	}
+	s.compacted.Store(revision)
+	return revision, nil
 }
 
 // Compact implements pb.KVServer. It deletes nothing: what is deleted is decided by the store's retention.
@@ -212,7 +223,7 @@ func (s *kvService) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.C
 		if err != nil {
 			return nil, s.answer(err)
 		}
-		compacted, record, err := s.compacted(ctx, false)
+		compacted, err := s.readCompacted(ctx)
 		switch {
 		case err != nil:
 			return nil, s.answer(err)
@@ -221,9 +232,17 @@ func (s *kvService) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.C
 		case r.Revision > current:
 			return nil, rpctypes.ErrGRPCFutureRev
 		}
-		_, err = s.writeOwn(ctx, serverRecord("compacted"), record, compactedRecord{r.Revision}, "")
-		if !isConflict(err) {
-			return &pb.CompactionResponse{Header: s.header(current)}, s.answer(err)
+		old := ""
+		if compacted != neverCompacted {
+			old = strconv.FormatInt(compacted, 10)
+		}
+		done, err := s.store.SetNote(ctx, compactedNote, old, strconv.FormatInt(r.Revision, 10))
+		if err != nil {
+			return nil, s.answer(err)
+		}
+		if done {
+			s.compacted.Store(r.Revision)
+			return &pb.CompactionResponse{Header: s.header(current)}, nil
 		}
 	}
 }

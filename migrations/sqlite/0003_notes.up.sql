@@ -1,0 +1,7 @@
+-- What servers note beside the objects, without a revision and without history, such as the leases of etcd's clients.
+--
+-- Programs that do not know the table leave it alone.
+CREATE TABLE notes (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
