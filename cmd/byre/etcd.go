@@ -24,8 +24,9 @@ import (
 
 // etcdOptions are the flags of "byre etcd".
 type etcdOptions struct {
-	store     server.StoreOptions
-	listening etcd.Listening
+	store            server.StoreOptions
+	listening        etcd.Listening
+	progressInterval time.Duration
 }
 
 // storeFlagsOfEtcd are the flags of "byre serve" that say how the database is kept.
@@ -54,6 +55,8 @@ func newServeEtcdCommand() *cobra.Command {
 		"Directory of the SQLite database if there is no --endpoint.")
 	cmd.Flags().StringSliceVar(&o.listening.ClientURLs, "listen-client-urls", []string{"http://localhost:2379"},
 		"Where clients are served: http://HOST:PORT or https://HOST:PORT.")
+	cmd.Flags().DurationVar(&o.progressInterval, "watch-progress-notify-interval", 10*time.Minute,
+		"Time between two progress notifications of a watch that asks for them.")
 	cmd.Flags().StringVar(&o.listening.CertFile, "cert-file", "",
 		"Certificate of https, in PEM. It is read at each connection.")
 	cmd.Flags().StringVar(&o.listening.KeyFile, "key-file", "", "Private key of --cert-file.")
@@ -67,6 +70,9 @@ func newServeEtcdCommand() *cobra.Command {
 func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	if err := errors.Join(o.store.Validate()...); err != nil {
 		return err
+	}
+	if o.progressInterval <= 0 {
+		return errors.New("--watch-progress-notify-interval must be positive")
 	}
 	retentions, err := o.store.ResourceRetentions()
 	if err != nil {
@@ -98,7 +104,8 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 		RetentionFor: retentions, Quota: o.store.DatabaseQuota.Value(), CompactInterval: o.store.CompactionInterval,
 	})
 	s := etcd.New(etcd.Options{
-		Store: store, Feed: feed, ClientURLs: listeners.URLs(), Quota: o.store.DatabaseQuota.Value(), Logger: logger,
+		Store: store, Feed: feed, ClientURLs: listeners.URLs(), Quota: o.store.DatabaseQuota.Value(),
+		ProgressInterval: o.progressInterval, Logger: logger,
 	})
 	// The requests end first, then what they need.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
