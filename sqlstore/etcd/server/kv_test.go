@@ -27,8 +27,8 @@ func keysOf(kvs []*mvccpb.KeyValue) string {
 func TestKV_PutGetDelete(t *testing.T) {
 	onEach(t, func(f fixture) {
 		first := f.get("a")
-		if first.Header.Revision != 1 || first.Header.ClusterId == 0 || first.Header.MemberId == 0 || first.Header.RaftTerm == 0 {
-			f.Errorf("header of an empty store: %v", first.Header)
+		if h := first.Header; h.Revision != 1 || h.ClusterId == 0 || h.MemberId == 0 || h.RaftTerm == 0 {
+			f.Errorf("header of an empty store: %v", h)
 		}
 		created := f.put("a", "1")
 		updated := f.put("a", "1")

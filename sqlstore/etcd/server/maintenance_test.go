@@ -116,7 +116,8 @@ func TestMaintenance_NoSpace(t *testing.T) {
 			maintenance := pb.NewMaintenanceClient(f.ActiveConnection())
 			alarm := func(action pb.AlarmRequest_AlarmAction) []*pb.AlarmMember {
 				f.Helper()
-				r, err := maintenance.Alarm(f.Context(), &pb.AlarmRequest{Action: action, MemberID: member, Alarm: pb.AlarmType_NOSPACE})
+				request := &pb.AlarmRequest{Action: action, MemberID: member, Alarm: pb.AlarmType_NOSPACE}
+				r, err := maintenance.Alarm(f.Context(), request)
 				if err != nil {
 					f.Fatal(err)
 				}
@@ -249,7 +250,8 @@ func TestServer_Restart(t *testing.T) {
 		after.Kvs[0].String() != before.Kvs[0].String() {
 		t.Errorf("after a restart: %v, before: %v", after, before)
 	}
-	if _, err := f.Get(f.Context(), "a", clientv3.WithRev(before.Kvs[0].ModRevision-1)); !errors.Is(err, rpctypes.ErrCompacted) {
+	_, err := f.Get(f.Context(), "a", clientv3.WithRev(before.Kvs[0].ModRevision-1))
+	if !errors.Is(err, rpctypes.ErrCompacted) {
 		t.Errorf("below the compaction: %v", err)
 	}
 	storetest.Eventually(t, "the lease ends", func() bool { return len(f.get("a").Kvs) == 0 })

@@ -386,7 +386,9 @@ func isFiltered(r *pb.RangeRequest) bool {
 }
 
 // assemble makes the answer of the keys of a range: filters, then the order, then the limit. count is of the range.
-func (s *Server) assemble(r *pb.RangeRequest, entries []*watch.Entry, count, revision int64) (*pb.RangeResponse, error) {
+func (s *Server) assemble(
+	r *pb.RangeRequest, entries []*watch.Entry, count, revision int64,
+) (*pb.RangeResponse, error) {
 	response := &pb.RangeResponse{Header: s.header(revision), Count: count}
 	if r.CountOnly {
 		return response, nil

@@ -209,7 +209,8 @@ func author(ctx context.Context, verb string) sqlstore.Author {
 
 // isConflict reports whether a write found its key in another state than the writer knew.
 func isConflict(err error) bool {
-	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrExists) || errors.Is(err, sqlstore.ErrNotFound)
+	return errors.Is(err, sqlstore.ErrConflict) || errors.Is(err, sqlstore.ErrExists) ||
+		errors.Is(err, sqlstore.ErrNotFound)
 }
 
 // errUnsupported refuses what the store can't do as etcd does.

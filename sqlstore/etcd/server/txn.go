@@ -536,7 +536,9 @@ func (t *txn) respond(
 }
 
 // respondRange answers a range in a transaction at a revision of the transaction, which may be compacted by now.
-func (t *txn) respondRange(ctx context.Context, r *pb.RangeRequest, revision int64) (response *pb.RangeResponse, err error) {
+func (t *txn) respondRange(
+	ctx context.Context, r *pb.RangeRequest, revision int64,
+) (response *pb.RangeResponse, err error) {
 	sp := spanOf(r.Key, r.RangeEnd)
 	switch {
 	case r.Revision > 0:

@@ -146,7 +146,8 @@ func TestWatch_OneKeyAndFilters(t *testing.T) {
 	onEach(t, func(f fixture) {
 		w := f.watch()
 		w.create(&pb.WatchCreateRequest{Key: []byte("a")})
-		w.create(&pb.WatchCreateRequest{Key: []byte("a"), Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}})
+		noPut := []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
+		w.create(&pb.WatchCreateRequest{Key: []byte("a"), Filters: noPut})
 		if first, second := w.next(), w.next(); first.WatchId != 0 || second.WatchId != 1 {
 			f.Errorf("IDs %d and %d", first.WatchId, second.WatchId)
 		}
@@ -191,7 +192,8 @@ func TestWatch_Refused(t *testing.T) {
 				f.Errorf("%s: %v", name, r)
 			}
 		}
-		w.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: 7}}})
+		cancel := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: 7}}
+		w.send(&pb.WatchRequest{RequestUnion: cancel})
 		if r := w.next(); !r.Canceled || r.WatchId != 7 || r.CancelReason != "" || r.CompactRevision != 0 {
 			f.Errorf("cancel: %v", r)
 		}
@@ -222,7 +224,8 @@ func TestWatch_Compacted(t *testing.T) {
 		if r := w.next(); !r.Created || r.Canceled || r.Header.Revision < at {
 			f.Errorf("created: %v", r)
 		}
-		if r := w.next(); r.Created || !r.Canceled || r.CompactRevision != at || r.CancelReason != "" || r.Header.GetRevision() != 0 {
+		if r := w.next(); r.Created || !r.Canceled || r.CompactRevision != at || r.CancelReason != "" ||
+			r.Header.GetRevision() != 0 {
 			f.Errorf("compacted: %v", r)
 		}
 		w.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: at, PrevKv: true})
