@@ -91,16 +91,21 @@ func (l *lessor) start(ctx context.Context) error {
 			return err
 		}
 		for _, r := range marked {
+			after = r.Expires
 			_, id := parseIdentity(r.UID)
-			if held, err := l.find(ctx, id); err != nil {
-				return err
-			} else if held == nil {
-				l.logger.Info("etcd: deleting a key whose lease has ended", "key", string(keyOf(r.Key)))
-				if _, err := l.deleteKey(ctx, r); err != nil {
+			if l.known(id) != nil {
+				continue
+			}
+			if held, err := l.find(ctx, id); err != nil || held != nil { // granted since the notes were read
+				if err != nil {
 					return err
 				}
+				continue
 			}
-			after = r.Expires
+			l.logger.Info("etcd: deleting a key whose lease does not exist", "key", string(keyOf(r.Key)))
+			if _, err := l.deleteKey(ctx, r); err != nil {
+				return err
+			}
 		}
 		if len(marked) < revokePage {
 			return nil
