@@ -6,3 +6,4 @@ DROP TABLE undo_log;
 DROP TABLE current_objects;
 DROP TABLE resources;
 DROP TABLE store;
+DROP TABLE IF EXISTS notes;

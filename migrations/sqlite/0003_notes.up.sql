@@ -1,7 +1,7 @@
 -- What servers note beside the objects, without a revision and without history, such as the leases of etcd's clients.
 --
--- Programs that do not know the table leave it alone.
-CREATE TABLE notes (
+-- Programs that do not know the table leave it alone; that is why a migration down does too.
+CREATE TABLE IF NOT EXISTS notes (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
