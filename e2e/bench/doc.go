@@ -5,7 +5,8 @@
 // goals are about; "fresh" has the first minute of servers with empty databases, new ones in
 // each round; "aggregation" puts an aggregated API server behind each server; "replicas" has three
 // byre processes on one PostgreSQL; "definitions" has CustomResourceDefinitions; "large"
-// has 100,000 Pods on 4,000 nodes; "wear" looks at the disk under clusters that have
+// has 100,000 Pods on 4,000 nodes; "etcd" has a stock kube-apiserver on etcd, on byre etcd and on
+// kine; "wear" looks at the disk under clusters that have
 // nothing to do, with kine beside them. A phase measures one thing on one server after
 // the other. Phases are repeated in rounds, and the order of the servers changes from
 // phase to phase, so that a machine that is slow for a minute is slow for all of them.

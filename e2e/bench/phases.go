@@ -12,8 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// clients is the default number of clients of a load.
-const clients = 64
+// clients is the default number of clients of a load, mostClients the highest number.
+const (
+	clients     = 64
+	mostClients = 256
+)
 
 // user is the user that sends a load.
 type user struct {
@@ -34,7 +37,7 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 	phases = append(phases, b.repeated(func() []phase {
 		return append([]phase{b.createConfigMaps(1), b.createConfigMaps(clients),
 			b.getPods(asJSON, admin), b.getPods(asProtobuf, admin), b.getPods(asProtobuf, ordinary),
-			b.updateLeases(admin), b.updateLeases(ordinary)}, b.listPhases()...)
+			b.updateLeases(admin, clients), b.updateLeases(ordinary, clients)}, b.listPhases()...)
 	})...)
 	phases = append(phases, b.changeEverything()...)
 	phases = append(phases, b.repeated(func() []phase { return []phase{b.watchPods(asJSON), b.watchPods(asProtobuf)} })...)
@@ -52,7 +55,7 @@ func (b *bench) standardPhases(context.Context) ([]phase, error) {
 func (b *bench) freshPhases(context.Context) ([]phase, error) {
 	return []phase{
 		b.setUp(), b.createConfigMaps(clients), b.createPodsUpTo(b.Pods/2, 0), b.createPodsUpTo(b.Pods, 1),
-		b.patchPods(0, 0), b.updateLeases(admin), b.createConfigMaps(clients),
+		b.patchPods(0, 0), b.updateLeases(admin, clients), b.createConfigMaps(clients),
 	}, nil
 }
 
@@ -133,7 +136,7 @@ func (b *bench) setUp() phase {
 				return err
 			}
 		}
-		for i := range 2 * clients {
+		for i := range mostClients {
 			body, err := encode(lease(leaseName(i)), jsonType)
 			if err := create(leasesPath, body, err); err != nil {
 				return err
@@ -187,7 +190,7 @@ const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/bench-0/leases"
 func leaseName(i int) string { return fmt.Sprintf("node-%d", i) }
 
 // updateLeases makes every client renew a Lease of its own, as kubelets do.
-func (b *bench) updateLeases(by user) phase {
+func (b *bench) updateLeases(by user, clients int) phase {
 	name := fmt.Sprintf("update Lease, protobuf, %d clients%s", clients, by.suffix)
 	return phase{name: name, runsOnEmpty: true, run: func(ctx context.Context, t *target) error {
 		leases := make([]*coordinationv1.Lease, clients)

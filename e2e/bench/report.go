@@ -63,7 +63,7 @@ func table(r *results, isIn func(*measurement) bool) string {
 			continue
 		}
 		rows = append(rows, m)
-		for _, target := range []string{onSQLite, onVolatile, onPostgres, onKine, stock, empty} {
+		for _, target := range columnNames {
 			if len(m.Values[target]) > 0 && !slices.Contains(columns, target) {
 				columns = append(columns, target)
 			}
@@ -107,9 +107,11 @@ func table(r *results, isIn func(*measurement) bool) string {
 	return b.String()
 }
 
-func columnOrder(target string) int {
-	return slices.Index([]string{onSQLite, onVolatile, onPostgres, onKine, stock, empty}, target)
-}
+// columnNames are the targets in the order of their columns.
+var columnNames = []string{onSQLite, onVolatile, onPostgres, onByreEtcdSQLite, onByreEtcdPostgres, onKine, onKinePostgres,
+	stock, empty}
+
+func columnOrder(target string) int { return slices.Index(columnNames, target) }
 
 // isCompared reports whether there is a stock server's column to compare a column with.
 func isCompared(target string, columns []string) bool {

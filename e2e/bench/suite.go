@@ -33,6 +33,8 @@ type suite struct {
 	sizes      func(options) sizes
 	phases     func(b *bench, ctx context.Context) ([]phase, error)
 	aggregates bool
+	// targets returns the servers of a suite that has others than the usual ones. Their files are in dir.
+	targets func(b *bench, ctx context.Context, dir string) ([]*target, error)
 	// isFresh reports whether each round has new servers with empty databases, and all phases.
 	isFresh bool
 	// measure runs a suite whose servers all run at the same time; such a suite has no
@@ -49,6 +51,7 @@ func suites() []suite {
 		{name: "aggregation", sizes: standardSizes, phases: (*bench).aggregationPhases, aggregates: true},
 		{name: "replicas", sizes: standardSizes, phases: (*bench).replicaPhases},
 		{name: "definitions", sizes: standardSizes, phases: (*bench).definitionPhases},
+		{name: "etcd", sizes: etcdSizes, phases: (*bench).etcdPhases, targets: (*bench).etcdTargets},
 		{name: "wear", sizes: standardSizes, measure: (*bench).measureWear},
 		{name: "large", sizes: largeSizes, phases: (*bench).largePhases},
 	}
@@ -171,7 +174,10 @@ func (b *bench) run(ctx context.Context, s suite) (err error) {
 	begun := time.Now()
 	var failed error
 	for round := range b.Rounds {
-		if err := b.start(ctx, s.aggregates, round); err != nil {
+		if s.targets != nil && round < b.Rounds-1 {
+			continue // How long a start takes is of no interest there.
+		}
+		if err := b.start(ctx, s, round); err != nil {
 			return errors.Join(failed, err)
 		}
 		if s.isFresh || round == b.Rounds-1 {
@@ -233,29 +239,18 @@ func (b *bench) repeated(round func() []phase) (phases []phase) {
 
 // start starts the wanted servers with empty directories, once a round, and ends those of the round before. The last
 // process of each serves the suite, unless the suite is fresh.
-func (b *bench) start(ctx context.Context, aggregates bool, round int) error {
-	isWanted := func(name string) bool {
-		return b.only == "" || slices.Contains(strings.Split(b.only, ","), name)
-	}
+func (b *bench) start(ctx context.Context, s suite, round int) (err error) {
 	if err := b.stopTargets(); err != nil {
 		return err
 	}
 	dir := filepath.Join(b.dir, fmt.Sprintf("start-%d", round))
-	if isWanted("sqlite") {
-		b.targets = append(b.targets, byreTarget(onSQLite, dir, "", nil))
+	if s.targets != nil {
+		b.targets, err = s.targets(b, ctx, dir)
+	} else {
+		b.targets, err = b.usualTargets(ctx, s, dir)
 	}
-	if isWanted("postgres") {
-		cluster, err := b.startCluster(ctx)
-		if err != nil {
-			return err
-		}
-		b.targets = append(b.targets, byreTarget(onPostgres, dir, b.endpoint, cluster))
-	}
-	if isWanted("stock") {
-		b.targets = append(b.targets, stockTarget(dir, aggregates))
-	}
-	if len(b.targets) == 0 {
-		return fmt.Errorf("-only %s: want sqlite, postgres, stock", b.only)
+	if err != nil {
+		return err
 	}
 	for _, t := range b.targets {
 		b.stops = append(b.stops, t.stop)
@@ -271,6 +266,30 @@ func (b *bench) start(ctx context.Context, aggregates bool, round int) error {
 	b.stops = append(b.stops, reference.stop)
 	b.targets = append(b.targets, emptyTarget(reference))
 	return nil
+}
+
+// usualTargets are byre on each database and the stock server, as far as -only wants them.
+func (b *bench) usualTargets(ctx context.Context, s suite, dir string) (targets []*target, err error) {
+	isWanted := func(name string) bool {
+		return b.only == "" || slices.Contains(strings.Split(b.only, ","), name)
+	}
+	if isWanted("sqlite") {
+		targets = append(targets, byreTarget(onSQLite, dir, "", nil))
+	}
+	if isWanted("postgres") {
+		cluster, err := b.startCluster(ctx)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, byreTarget(onPostgres, dir, b.endpoint, cluster))
+	}
+	if isWanted("stock") {
+		targets = append(targets, stockTarget(dir, s.aggregates))
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("-only %s: want sqlite, postgres, stock", b.only)
+	}
+	return targets, nil
 }
 
 func (b *bench) stopTargets() (err error) {

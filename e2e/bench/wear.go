@@ -105,21 +105,15 @@ func (b *bench) startWear(ctx context.Context) (targets []*wearTarget, err error
 			return nil, err
 		}
 	}
-	folder := filepath.Join(dir("kine"), "db")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, err
-	}
-	database := filepath.Join(folder, "state.db")
-	// These are kine's own parameters for a default endpoint, which k3s uses.
-	kine, err := servers.StartKine(ctx, dir("kine"),
-		"sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
+	kine, err := startKineOnSQLite(ctx, dir("kine"))
 	if err != nil {
 		return nil, err
 	}
+	database := kineDatabase(dir("kine"))
 	b.stops = append(b.stops, func() error { kine.Kill(); return nil })
 	server, err := servers.Stock{Dir: dir("kine"), Etcd: kine, Args: []string{withoutServiceAccounts}}.Start(ctx)
 	if err == nil {
-		err = add(onKine, server, kine.Process, database, folder)
+		err = add(onKine, server, kine.Process, database, filepath.Dir(database))
 	}
 	if err != nil {
 		return nil, err
@@ -129,6 +123,18 @@ func (b *bench) startWear(ctx context.Context) (targets []*wearTarget, err error
 		err = add(stock, server, server.Beside[0], "", filepath.Join(dir("etcd"), "etcd"))
 	}
 	return targets, err
+}
+
+func kineDatabase(dir string) string { return filepath.Join(dir, "db", "state.db") }
+
+// startKineOnSQLite starts a kine with its own parameters for a default endpoint, which k3s uses.
+func startKineOnSQLite(ctx context.Context, dir string) (*servers.Etcd, error) {
+	database := kineDatabase(dir)
+	if err := os.MkdirAll(filepath.Dir(database), 0o700); err != nil {
+		return nil, err
+	}
+	return servers.StartKine(ctx, dir,
+		"sqlite://"+database+"?_journal_mode=WAL&_busy_timeout=30000&_synchronous=NORMAL&_txlock=immediate&cache=shared")
 }
 
 // wear is the cost of a period for the disk. syncs is negative if they were not counted.

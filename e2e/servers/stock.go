@@ -116,6 +116,25 @@ func StartKine(ctx context.Context, dir, endpoint string) (*Etcd, error) {
 	return awaitEtcd(ctx, &Etcd{p, "http://127.0.0.1:" + client}, "http://127.0.0.1:"+metrics+"/metrics")
 }
 
+// StartByreEtcd starts a "byre etcd" that keeps its data at an endpoint, or in dir if that is "".
+func StartByreEtcd(ctx context.Context, dir, endpoint string, args ...string) (*Etcd, error) {
+	client, err := standin.TakePort()
+	if err != nil {
+		return nil, err
+	}
+	url := "http://127.0.0.1:" + client
+	store := []string{"--data-dir", filepath.Join(dir, "byre")}
+	if endpoint != "" {
+		store = []string{"--endpoint", endpoint}
+	}
+	p, err := startProcess(dir, "byre-etcd", programs.Byre.Path(),
+		slices.Concat([]string{"etcd", "--listen-client-urls", url}, store, args)...)
+	if err != nil {
+		return nil, err
+	}
+	return awaitEtcd(ctx, &Etcd{p, url}, url+"/health")
+}
+
 func awaitEtcd(ctx context.Context, etcd *Etcd, health string) (*Etcd, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
