@@ -20,17 +20,17 @@ var ErrNoHistory = errors.New(
 	"this checkout has no history to build an older byre from (an archive, or a shallow clone): " +
 		"fetch it (git fetch --unshallow), or name the program of an earlier release by " + OlderVariable + "=PATH")
 
-// Oldest is the commit of the oldest program whose databases this one upgrades in place: the first
-// with the schema as it is now. What is released gets a name beside it.
-const Oldest = "ebfb97c3bbe8828114202d9442d255a21262c393"
+// Oldest is the commit of the oldest program beside which this one serves a PostgreSQL database: the step of the schema
+// before it, 0002, takes columns that older programs read. What is released gets a name beside it.
+const Oldest = "5d4c92369aeb5573e626805c4c3bc3888feb42d1"
 
 // released are commits that users run, the newest last. Each release adds its own.
 var released = []string{Oldest}
 
-// oldestSteps are migrations, one for each database. A database of before them is not migrated.
+// oldestSteps are migrations, one for each database. Programs of before them do not serve beside this one.
 var oldestSteps = []string{
-	"migrations/postgres/0001_store.up.sql",
-	"migrations/sqlite/0001_store.up.sql",
+	"migrations/postgres/0002_views.up.sql",
+	"migrations/sqlite/0002_views.up.sql",
 }
 
 // Older returns the older programs that tests upgrade from, by their names: that of OlderVariable, or
