@@ -95,13 +95,19 @@ func New(ctx context.Context, cfg Config) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	decorators := append(admission.Decorators{idleUnlessConfigured(cfg.Informers, cfg.FeatureGate,
-		generic.ConfigFile != ""), serializeQuota(cfg.Informers)}, generic.Decorators...)
-	chain, err := generic.Plugins.NewFromPlugins(cfg.Options.EnabledPluginNames(), settings, initializers, decorators)
+	chain, err := generic.Plugins.NewFromPlugins(cfg.Options.EnabledPluginNames(), settings, initializers,
+		append(cfg.decorators(generic.ConfigFile != ""), generic.Decorators...))
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	return &Admission{Plugins: admissionmetrics.WithStepMetrics(chain), mapper: mapper}, nil
+}
+
+// decorators are what each plugin is wrapped in.
+func (cfg *Config) decorators(hasFile bool) admission.Decorators {
+	return admission.Decorators{
+		idleUnlessConfigured(cfg.Informers, cfg.FeatureGate, hasFile), serializeQuota(cfg.Informers),
+	}
 }
 
 // Run resets the REST mapper every discoveryRefreshInterval until ctx ends, so that

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -314,7 +315,8 @@ func refusedAmongOthers(t *testing.T, serial bool) error {
 	upstream.SetQuotaConfiguration(configuration)
 	plugin := admission.ValidationInterface(upstream)
 	if serial {
-		plugin = serializeQuota(factory).Decorate(upstream, resourcequota.PluginName).(admission.ValidationInterface)
+		all := (&Config{Informers: factory, FeatureGate: utilfeature.DefaultFeatureGate}).decorators(true)
+		plugin = all.Decorate(upstream, resourcequota.PluginName).(admission.ValidationInterface)
 	}
 	quotas := factory.Core().V1().ResourceQuotas().Informer()
 	go quotas.RunWithContext(ctx)
