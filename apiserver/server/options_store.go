@@ -206,6 +206,24 @@ func (o *StoreOptions) ResourceRetentions() ([]sqlstore.ResourceRetention, error
 	return all, err
 }
 
+// History returns the options of a store that say for how long history is kept, and how large the database may become.
+func (o *StoreOptions) History() (sqlstore.Options, error) {
+	retentions, err := o.ResourceRetentions()
+	return sqlstore.Options{
+		Retention: unlimited(o.Retention), RetentionChanges: unlimited(o.RetentionChanges), RetentionFor: retentions,
+		Quota: o.DatabaseQuota.Value(), CompactInterval: o.CompactionInterval,
+	}, err
+}
+
+// unlimited turns 0, which means no limit in a flag, into -1, which means no limit in
+// sqlstore.Options.
+func unlimited[T time.Duration | int64](limit T) T {
+	if limit == 0 {
+		return -1
+	}
+	return limit
+}
+
 func (o *StoreOptions) namedRetentions() (all []sqlstore.ResourceRetention, err error) {
 	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
 		of := schema.ParseGroupResource(name)

@@ -62,7 +62,7 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		Version(compatibility.DefaultBuildEffectiveVersion()).GitVersion)
 	klog.InfoS("Opened database", "database", database.Name, "schema", database.Schema, "revision", state.Revision)
 	logger := slog.New(logr.ToSlogHandler(klog.Background()))
-	retentions, err := c.Options.Store.ResourceRetentions()
+	options, err := c.Options.Store.History()
 	if err != nil {
 		return nil, errors.Join(err, database.Driver.Close())
 	}
@@ -86,16 +86,8 @@ func openStorage(ctx context.Context, c Config, e encryption) (*storageBackend, 
 		Logger:     logger,
 		Registerer: legacyregistry.Registerer(),
 	})
-	store := sqlstore.New(database.Driver, sqlstore.Options{
-		Publish:          feed.Publish,
-		Logger:           logger,
-		Registerer:       legacyregistry.Registerer(),
-		Retention:        unlimited(c.Options.Store.Retention),
-		RetentionChanges: unlimited(c.Options.Store.RetentionChanges),
-		RetentionFor:     retentions,
-		Quota:            c.Options.Store.DatabaseQuota.Value(),
-		CompactInterval:  c.Options.Store.CompactionInterval,
-	})
+	options.Publish, options.Logger, options.Registerer = feed.Publish, logger, legacyregistry.Registerer()
+	store := sqlstore.New(database.Driver, options)
 	effective := effectiveVersion()
 	backend := storage.Backend{
 		Store:                   store,
@@ -148,15 +140,6 @@ func newStoreInfo(database Database, o StoreOptions) prometheus.Collector {
 	})
 	info.Set(1)
 	return info
-}
-
-// unlimited turns 0, which means no limit in a flag, into -1, which means no limit in
-// sqlstore.Options.
-func unlimited[T time.Duration | int64](limit T) T {
-	if limit == 0 {
-		return -1
-	}
-	return limit
 }
 
 // makeDataDir makes the directory, with the mode 0700, because private keys and Secrets

@@ -74,7 +74,7 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	if o.progressInterval <= 0 {
 		return errors.New("--watch-progress-notify-interval must be positive")
 	}
-	retentions, err := o.store.ResourceRetentions()
+	options, err := o.store.History()
 	if err != nil {
 		return err
 	}
@@ -98,11 +98,8 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	feed := watch.New(database.Driver, watch.Options{
 		Logger: logger, Registerer: legacyregistry.Registerer(),
 	})
-	store := sqlstore.New(database.Driver, sqlstore.Options{
-		Publish: feed.Publish, Logger: logger, Registerer: legacyregistry.Registerer(),
-		Retention: unlimited(o.store.Retention), RetentionChanges: unlimited(o.store.RetentionChanges),
-		RetentionFor: retentions, Quota: o.store.DatabaseQuota.Value(), CompactInterval: o.store.CompactionInterval,
-	})
+	options.Publish, options.Logger, options.Registerer = feed.Publish, logger, legacyregistry.Registerer()
+	store := sqlstore.New(database.Driver, options)
 	s := etcd.New(etcd.Options{
 		Store: store, Feed: feed, ClientURLs: listeners.URLs(), Quota: o.store.DatabaseQuota.Value(),
 		ProgressInterval: o.progressInterval, Logger: logger,
@@ -121,6 +118,13 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 		return err
 	}
 	services.Go(func() { _ = s.Run(running) })
+	if check := database.CheckFile; check != nil {
+		services.Go(func() {
+			if err := check(running); err != nil && running.Err() == nil {
+				klog.ErrorS(err, "The check of the database file after a crash failed: run \"byre check\"")
+			}
+		})
+	}
 	ready := make(chan struct{})
 	close(ready)
 	services.Go(func() { _ = process.TuneMemory(running, ready) })
@@ -128,12 +132,4 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	err = s.Serve(ctx, listeners, s.Handler(promhttp.HandlerFor(legacyregistry.DefaultGatherer, promhttp.HandlerOpts{})))
 	klog.InfoS("Stopped serving the etcd API")
 	return err
-}
-
-// unlimited turns 0, which means no limit in a flag, into -1, which means no limit in sqlstore.Options.
-func unlimited[T time.Duration | int64](limit T) T {
-	if limit == 0 {
-		return -1
-	}
-	return limit
 }

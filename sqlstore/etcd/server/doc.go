@@ -13,17 +13,16 @@
 //
 // # Two meanings of compaction
 //
-// A client's Compact moves the record of the compacted revision, below which reads and watches fail. What the store's
+// A client's Compact moves the note of the compacted revision, below which reads and watches fail. What the store's
 // history keeps is another matter: that is sqlstore.Options.Retention.
 //
 // # Several servers of one database
 //
-// The compacted revision, leases and alarms are records of the store, which every server follows. They take revisions
-// of their own. Each server counts the time of each lease from when it has seen the lease granted or renewed, or from
-// its own start; whoever finds one over revokes it, unless it was renewed meanwhile.
+// The compacted revision, leases and alarms are notes of the database, which every server reads. Each server counts the
+// time of each lease from when it has seen the lease granted or renewed, or from its own start; whoever finds one over
+// revokes it, unless it was renewed meanwhile.
 //
 // # What the caller owes
 //
-// The caller runs the store and the feed, whose Options.Resident has Resident(), calls Start and then Run, and
-// registers the services. It stops Run after the last request has ended.
+// The caller runs the store and the feed, calls Start and then Run, and registers the services. It stops Run after the last request has ended.
 package server
