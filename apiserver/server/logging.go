@@ -54,9 +54,10 @@ var (
 	// controller are there already when it is started again.
 	consequence = regexp.MustCompile(`is not as new as written version|the object has been modified; please apply|` +
 		`failed with [a-z.]+ \\*"[^"]+" not found|` + sqlstore.ErrUnavailable.Error() +
-		`|the database did not confirm the write|http: Handler timeout|"Post-timeout activity".*result"?[=:]null|` +
+		`|the database did not confirm the write|http: Handler timeout|"Timeout or abort while handling"` +
+		`|"Post-timeout activity".*result"?[=:]null|Original error: context canceled|` +
 		`not an metav1\.Status: .*context canceled|` +
-		`(Unexpected error when reading response body|lease lock)".*context deadline exceeded|` +
+		`(Unexpected error when reading response body|lease lock)".*context (deadline exceeded|canceled)|` +
 		`duplicate metrics collector registration attempted`)
 	// ofStore matches lines of the store, which says why the database is not available.
 	ofStore = regexp.MustCompile(`(\] |"msg":)"(backup|postgres|store): `)

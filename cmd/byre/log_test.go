@@ -284,7 +284,8 @@ func TestLog_OfAnOutageNamesItsCause(t *testing.T) {
 			named++
 		}
 	}
-	if named != 1 || len(lines) > 1 {
+	// A request of upstream's that ends at the wrong moment may have a line of its own.
+	if named != 1 || len(lines) > 3 {
 		t.Errorf("errors of an outage:\n%s", strings.Join(lines, "\n"))
 	}
 }

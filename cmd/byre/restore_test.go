@@ -382,6 +382,10 @@ func TestRecovery_DocumentedCommandsWorkAsTyped(t *testing.T) {
 		return server
 	}
 	serve().stop(t)
+	// Otherwise the next process goes on in the same folder.
+	if err := replication.Forget(shell.in("var/lib/byre/byre.db")); err != nil {
+		t.Fatal(err)
+	}
 	server := serve()
 	shell.places["age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"] = identity.Recipient().String()
 	shell.places["-2h"] = "-1ms"

@@ -108,8 +108,9 @@ func table(r *results, isIn func(*measurement) bool) string {
 }
 
 // columnNames are the targets in the order of their columns.
-var columnNames = []string{onSQLite, onVolatile, onPostgres, onByreEtcdSQLite, onByreEtcdPostgres, onKine, onKinePostgres,
-	stock, empty}
+var columnNames = []string{
+	onSQLite, onVolatile, onPostgres, onByreEtcdSQLite, onByreEtcdPostgres, onKine, onKinePostgres, stock, empty,
+}
 
 func columnOrder(target string) int { return slices.Index(columnNames, target) }
 

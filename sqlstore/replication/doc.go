@@ -22,9 +22,9 @@
 // another one. Whether the process before has ended is known by the lock, on the same boot of the system; or it has
 // stopped cleanly, and then one process alone may claim the folder, because there may be clones of the machine.
 //
-// A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite overwrites them. A destination
-// begins a new folder also when it misses changes, because it was away for longer than the backlog reaches, and when
-// another program has deleted its files: a copier lists them every ten minutes.
+// A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite overwrites them. A
+// destination begins a new folder also when it misses changes, because it was away for longer than the backlog
+// reaches, and when another program has deleted its files: a copier lists them every ten minutes.
 //
 // # What a copy has
 //

@@ -177,7 +177,8 @@ func TestResume_ContinuesTheFolder(t *testing.T) {
 	}
 }
 
-// TestResume_BeginsAFolderWhereItDoesNotFit has others change the copy, or the database, while the process does not run.
+// TestResume_BeginsAFolderWhereItDoesNotFit has others change the copy, or the database, while the process does not
+// run.
 func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 	for name, between := range map[string]func(t *testing.T, path, older string){
 		"the folder has lost its last files, which are not on the disk any more": func(t *testing.T, path, _ string) {

@@ -4,7 +4,8 @@
 // # Keys, values and revisions
 //
 //   - A revision of etcd is a revision of the store. The store gives each write of a key one of its own, so that a
-//     transaction can write one key at most. What would need more is refused with Unimplemented before anything is done.
+//     transaction can write one key at most. What would need more is refused with Unimplemented before anything is
+// done.
 //   - The keys below a prefix of Kubernetes, such as /registry/pods/, are a resource of the store; all others are one
 //     resource (locate). The name of a record orders as its key does.
 //   - A value comes back byte by byte as it was put. Text is stored as it is, anything else encoded as text
@@ -24,5 +25,6 @@
 //
 // # What the caller owes
 //
-// The caller runs the store and the feed, calls Start and then Run, and registers the services. It stops Run after the last request has ended.
+// The caller runs the store and the feed, calls Start and then Run, and registers the services. It stops Run after
+// the last request has ended.
 package server
