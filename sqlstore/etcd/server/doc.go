@@ -5,6 +5,7 @@
 //
 //   - A revision of etcd is a revision of the store. The store gives each write of a key one of its own, so that a
 //     transaction can write one key at most. What would need more is refused with Unimplemented before anything is
+//
 // done.
 //   - The keys below a prefix of Kubernetes, such as /registry/pods/, are a resource of the store; all others are one
 //     resource (locate). The name of a record orders as its key does.
