@@ -153,8 +153,9 @@ func (d *Driver) Expired(ctx context.Context, after, now time.Time, limit int) (
 }
 
 func (r *reader) expired(ctx context.Context, after, now time.Time, limit int) ([]sqlstore.Record, error) {
+	//nolint:rowserrcheck // collect checks it
 	rows, err := r.stmts[selectExpired].QueryContext(ctx, formatTime(after), formatTime(now), limit)
-	return collect(scanExpired)(rows, err) //nolint:rowserrcheck // collect checks it
+	return collect(scanExpired)(rows, err)
 }
 
 func scanExpired(rows *sql.Rows) (r sqlstore.Record, err error) {

@@ -41,10 +41,8 @@ func encodeValue(value []byte) (encoding string, text []byte) {
 			wide++
 		}
 	}
-	if length := base64.StdEncoding.EncodedLen(len(value)); len(value)+wide > length {
-		text = make([]byte, length)
-		base64.StdEncoding.Encode(text, value)
-		return encodingBase64, text
+	if len(value)+wide > base64.StdEncoding.EncodedLen(len(value)) {
+		return encodingBase64, base64.StdEncoding.AppendEncode(nil, value)
 	}
 	text = make([]byte, 0, len(value)+wide)
 	for _, c := range value {

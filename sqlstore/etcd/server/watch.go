@@ -234,11 +234,11 @@ func (st *stream) advance(ctx context.Context, w *watcher) (upTo int64, n int, e
 		st.drop(w)
 		return 0, 0, st.sendCompacted(w.id, compacted)
 	}
-	return upTo, len(events), st.sendEvents(w, events, upTo, compacted)
+	return upTo, len(events), st.sendEvents(w, events, compacted)
 }
 
 // sendEvents sends events, of which a response has some bytes at most.
-func (st *stream) sendEvents(w *watcher, events []watch.Event, upTo, compacted int64) error {
+func (st *stream) sendEvents(w *watcher, events []watch.Event, compacted int64) error {
 	var response *pb.WatchResponse
 	size := 0
 	for _, ev := range events {
