@@ -69,7 +69,7 @@ type Driver interface {
 	// not have them.
 	Notes(ctx context.Context, prefix string) (map[string]string, error)
 	// SetNote changes the value of a note from old to value; "" is that of a note that does not exist. done is false,
-	// and nothing is changed, if the value is not old.
+	// and nothing is changed, if the value is not old. It fails with ErrUnknown if it may have been changed.
 	SetNote(ctx context.Context, name, old, value string) (done bool, err error)
 	// Usage adds up the objects of each resource, in one snapshot.
 	Usage(ctx context.Context) (Usage, error)

@@ -155,13 +155,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		a.mux.errors.notFound(w, req)
 		return
 	}
-	// The path of a document is /apis/<group> or /apis/<group>/<version>.
-	if strings.HasPrefix(path, "/apis/") && strings.Count(strings.TrimRight(path, "/"), "/") < 4 {
-		if document, ok := a.discovery.Lookup(path); ok {
-			at := methods{routes: []Route{discoveryRoute(path, document)}, errors: a.mux.errors}
-			at.ServeHTTP(w, req)
-			return
-		}
+	if document, ok := a.discovery.Lookup(path); ok {
+		at := methods{routes: []Route{discoveryRoute(path, document)}, errors: a.mux.errors}
+		at.ServeHTTP(w, req)
+		return
 	}
 	a.delegate.ServeHTTP(w, req)
 }

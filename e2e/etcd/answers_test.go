@@ -3,7 +3,6 @@ package etcd
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -49,15 +48,6 @@ func start(t *testing.T, name string, args ...string) (etcd *servers.Etcd, resta
 	return etcd, restart
 }
 
-// requireCommand skips a test of a byre without the command.
-func requireCommand(t *testing.T) {
-	t.Helper()
-	help, err := exec.CommandContext(t.Context(), programs.Byre.Path(), "etcd", "--help").CombinedOutput()
-	if err != nil || !strings.Contains(string(help), "--listen-client-urls") {
-		t.Skip("byre has no command etcd yet")
-	}
-}
-
 func tryStart(t *testing.T, name string, args ...string) (etcd *servers.Etcd, restart func() *servers.Etcd, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -94,8 +84,6 @@ func tryStart(t *testing.T, name string, args ...string) (etcd *servers.Etcd, re
 func TestAnswers(t *testing.T) {
 	if *onlyEtcd {
 		serverNames = serverNames[:1]
-	} else {
-		requireCommand(t)
 	}
 	shared := map[string]*servers.Etcd{}
 	for _, name := range serverNames {

@@ -22,7 +22,6 @@ import (
 // kube-apiserver calls the same methods in the same shapes and gets the same codes: line 41.
 func TestAPIServer_CallsAsOnEtcd(t *testing.T) {
 	programs.Night(t)
-	requireCommand(t)
 	if err := programs.Build(t.Context(), programs.APIServer); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,11 +92,16 @@ func (d *Driver) SetNote(ctx context.Context, name, old, value string) (done boo
 	case value == "":
 		statement = deleteNote
 	}
+	isSent := false
 	err = d.read(ctx, func(ctx context.Context, conn *pgxpool.Conn, _ *watchdog, _ lastSeen) error {
+		isSent = true
 		tag, err := conn.Exec(ctx, statement, name, old, value)
 		done = err == nil && tag.RowsAffected() == 1
 		return err
 	})
+	if isSent && errors.Is(err, sqlstore.ErrUnavailable) {
+		err = fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
+	}
 	return done, err
 }
 

@@ -132,7 +132,7 @@ func (r *Replicator) attach(ctx context.Context) error {
 	}
 	r.attached.Store(true)
 	var err error
-	if before := r.readKept(); before != nil && !r.hasAttached {
+	if before := r.readResumeState(); before != nil && !r.hasAttached {
 		if r.session, err = openSession(ctx, r, before); err != nil {
 			r.logger.WarnContext(ctx,
 				"replication: new copies are begun, because those of before can't be continued", "err", err)
@@ -375,8 +375,8 @@ type session struct {
 	limit int64
 	// captured is what the backlog has.
 	captured position
-	// kept is for the next process.
-	kept kept
+	// resumeState is for the next process.
+	resumeState resumeState
 }
 
 type localFile struct {
@@ -386,7 +386,7 @@ type localFile struct {
 
 // openSession attaches to the database of r. The first file has the whole database, or what has changed since the last
 // one that the process before has captured. Without before, no process has left anything.
-func openSession(ctx context.Context, r *Replicator, before *kept) (_ *session, err error) {
+func openSession(ctx context.Context, r *Replicator, before *resumeState) (_ *session, err error) {
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, err
@@ -395,7 +395,7 @@ func openSession(ctx context.Context, r *Replicator, before *kept) (_ *session, 
 		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace,
 		dropped: &r.dropped,
 		isFull:  r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
-		kept: kept{Lock: r.lock, Epoch: r.epoch, Folders: map[string]string{}},
+		resumeState: resumeState{Lock: r.lock, Epoch: r.epoch, Folders: map[string]string{}},
 	}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
@@ -420,7 +420,7 @@ func openSession(ctx context.Context, r *Replicator, before *kept) (_ *session, 
 		c := newCopier(d, s)
 		if before != nil {
 			c.before, c.isCopied = before.Folders[d.name], before.Stopped
-			s.kept.Folders[d.name] = c.before
+			s.resumeState.Folders[d.name] = c.before
 		}
 		s.copies = append(s.copies, c)
 	}
@@ -437,7 +437,7 @@ func openSession(ctx context.Context, r *Replicator, before *kept) (_ *session, 
 		err = s.resume(r.opened)
 	}
 	if err == nil {
-		err = s.kept.write(r.path)
+		err = s.resumeState.write(r.path)
 	}
 	if err == nil {
 		err = s.capture(ctx)

@@ -17,8 +17,8 @@ import (
 	"byre/sqlstore/bucket"
 )
 
-// kept is what a process leaves beside the backlog, for the next one to go on in its folders.
-type kept struct {
+// resumeState is what a process leaves beside the backlog, for the next one to go on in its folders.
+type resumeState struct {
 	// Lock is the identity of the database's lock that the process has. It is compared unless Stopped is true: then
 	// the process has closed the database, and nothing was committed that the backlog does not have.
 	Lock    string `json:"lock"`
@@ -29,15 +29,15 @@ type kept struct {
 	Folders map[string]string `json:"folders"`
 }
 
-func keptPath(path string) string { return filepath.Join(path+localSuffix, "kept.json") }
+func resumePath(path string) string { return filepath.Join(path+localSuffix, "resume.json") }
 
 // write replaces the file, so that after a power failure nothing of before is read.
-func (k *kept) write(path string) error {
+func (k *resumeState) write(path string) error {
 	text, err := json.Marshal(k)
 	if err != nil {
 		return err
 	}
-	name := keptPath(path)
+	name := resumePath(path)
 	file, err := os.OpenFile(name+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -56,11 +56,11 @@ func (k *kept) write(path string) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
-// readKept returns what the process before has left if this one may go on from there; nil otherwise. The database must
+// readResumeState returns what the process before has left if this one may go on from there; nil otherwise. The database must
 // be the one that was copied, and that process must have ended.
-func (r *Replicator) readKept() *kept {
-	text, err := os.ReadFile(keptPath(r.path))
-	k := &kept{}
+func (r *Replicator) readResumeState() *resumeState {
+	text, err := os.ReadFile(resumePath(r.path))
+	k := &resumeState{}
 	if err != nil || json.Unmarshal(text, k) != nil || k.Epoch != r.epoch ||
 		!k.Stopped && (k.Lock == "" || k.Lock != r.lock) {
 		return nil
@@ -262,8 +262,8 @@ func (s *session) resume(opened int64) error {
 func (s *session) keep(destination, folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept.Folders[destination] = folder
-	return s.kept.write(s.db.Path())
+	s.resumeState.Folders[destination] = folder
+	return s.resumeState.write(s.db.Path())
 }
 
 // stop notes that all commits are in the backlog.
@@ -273,8 +273,8 @@ func (s *session) stop() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept.Stopped = true
-	return s.kept.write(s.db.Path())
+	s.resumeState.Stopped = true
+	return s.resumeState.write(s.db.Path())
 }
 
 // resume goes on in the folder of the process before, which is the last one of folders if it returns any. What is there

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -122,7 +123,9 @@ func (s *Server) commit(ctx context.Context, w sqlstore.Write) (int64, error) {
 		return 0, errors.Join(err, s.raiseAlarm(ctx))
 	}
 	if lease != 0 && err == nil {
-		err = s.lessor.checkAttached(ctx, change.New, lease)
+		if err := s.lessor.checkAttached(ctx, change.New, lease); err != nil { // the key is written, or deleted again
+			return 0, fmt.Errorf("%w: %s", sqlstore.ErrUnknown, err.Error())
+		}
 	}
 	return change.Revision, err
 }
