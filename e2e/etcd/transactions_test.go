@@ -55,12 +55,12 @@ func severalWrites(s *session) {
 	s.clear()
 	s.seed("r3", "r1", "r2")
 	s.rebase()
-	if response, err := s.kv.DeleteRange(s.t.Context(), del("r1", "r4")); err != nil {
+	response, err := s.kv.DeleteRange(s.t.Context(), del("r1", "r4"))
+	if err != nil {
 		s.note("range delete", "%s", errorText(err))
 		return
-	} else {
-		s.note("range delete", "%d", response.Deleted)
 	}
+	s.note("range delete", "%d", response.Deleted)
 	history := s.watch()
 	history.create("range delete: history watch", &pb.WatchCreateRequest{Key: []byte("r"), RangeEnd: []byte("s"),
 		StartRevision: s.base + 1})
