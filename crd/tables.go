@@ -12,11 +12,14 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"byre/apiserver/query"
+	"byre/apiserver/storage/changes"
 	"byre/crd/instances"
+	"byre/sqlstore"
 )
 
 var _ query.Tables = (*Server)(nil)
@@ -43,6 +46,14 @@ func (s *Server) Table(ctx context.Context, name string) (*query.Table, error) {
 		}
 	}
 	return nil, nil
+}
+
+// TypeOf returns the type of a custom resource's objects of a kind; zero if its definition does not serve the kind.
+func (s *Server) TypeOf(ctx context.Context, of sqlstore.Resource, kind schema.GroupVersionKind) changes.Type {
+	if found := s.resolver.get(of.Resource + "." + of.Group); found != nil && found.handlers != nil {
+		return found.handlers.TypeOf(ctx, kind)
+	}
+	return changes.Type{}
 }
 
 // all returns the definitions that are established.
@@ -90,11 +101,11 @@ func newTable(ctx context.Context, d *instances.Definition, h *instances.Handler
 	if err != nil {
 		return nil, err
 	}
-	schema, err := shown.Schema()
+	structural, err := shown.Schema()
 	if err != nil {
 		return nil, err
 	}
-	t := describe(d.CRD, shown.Spec(), schema)
+	t := describe(d.CRD, shown.Spec(), structural)
 	t.Store = store
 	return t, nil
 }
@@ -124,18 +135,18 @@ func Describe(crd *apiextensionsv1.CustomResourceDefinition) (*query.Table, erro
 	if err != nil {
 		return nil, err
 	}
-	schema, err := instances.NewSchema(crd, version)
+	structural, err := instances.NewSchema(crd, version)
 	if err != nil {
 		return nil, err
 	}
-	return describe(crd, instances.DefinitionVersion(crd, version), schema), nil
+	return describe(crd, instances.DefinitionVersion(crd, version), structural), nil
 }
 
 func describe(
 	crd *apiextensionsv1.CustomResourceDefinition, version *apiextensionsv1.CustomResourceDefinitionVersion,
-	schema *structuralschema.Structural,
+	structural *structuralschema.Structural,
 ) *query.Table {
-	of := cmp.Or(schema.ToKubeOpenAPI(), &spec.Schema{})
+	of := cmp.Or(structural.ToKubeOpenAPI(), &spec.Schema{})
 	return &query.Table{
 		Resource: instances.Resource(crd), Version: version.Name, Kind: crd.Spec.Names.Kind, Description: of.Description,
 		Columns: query.NewColumns(of, nil, printed(version)),

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"byre/apiserver/storage/changes"
@@ -30,8 +31,8 @@ const (
 	mostText = 256
 )
 
-// item makes the item of a change; whole adds Before and After. It fails if the change may be read later.
-func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Change, error) {
+// newItem makes the item of a change, without what its object tells.
+func newItem(c *sqlstore.Change) *Change {
 	key := c.New.Key
 	item := &Change{
 		ObjectMeta: metav1.ObjectMeta{
@@ -44,10 +45,18 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 		Object: ObjectReference{Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name,
 			UID: c.New.UID},
 	}
+	if c.Old != nil {
+		item.Replaces = c.Old.Revision
+	}
+	return item
+}
+
+// item makes the item of a change; whole adds Before and After. It fails if the change may be read later.
+func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Change, error) {
+	key, item := c.New.Key, newItem(c)
 	var before, after []byte
 	var err error
 	if c.Old != nil {
-		item.Replaces = c.Old.Revision
 		before, err = s.config.Open(ctx, key, c.Old.Value)
 	}
 	if c.Op != sqlstore.Delete {
@@ -71,7 +80,7 @@ func (s *Storage) item(ctx context.Context, c *sqlstore.Change, whole bool) (*Ch
 		if whole {
 			most = mostFieldsOfOne
 		}
-		item.setChanged(changes.CompareMasked(key.Group, key.Resource, before, after), most)
+		item.setChanged(s.config.Compare(ctx, key, before, after), most)
 	}
 	return item, nil
 }
@@ -92,8 +101,18 @@ func (c *Change) IsOfSecret() bool { return changes.IsSecret(c.Object.Group, c.O
 
 // ShowSecrets replaces the masked values of Changed by those of Before and After of the same change, as it is got.
 func (c *Change) ShowSecrets(got *Change) {
-	if got.Before != nil && got.After != nil {
-		c.setChanged(changes.Compare(got.Before.Raw, got.After.Raw), max(len(c.Changed), mostFields))
+	if got.Before == nil || got.After == nil {
+		return
+	}
+	fields := map[string]FieldChange{}
+	for d := range changes.Compare(got.Before.Raw, got.After.Raw, nil) {
+		field := FieldChange(d.Field(mostText))
+		fields[field.Path] = field
+	}
+	for i := range c.Changed {
+		if field, found := fields[c.Changed[i].Path]; found { // what is masked is not in a list
+			c.Changed[i] = field
+		}
 	}
 }
 
@@ -140,8 +159,9 @@ const clusterScoped = metav1.NamespaceDefault
 func ShownIn(namespace string) string { return cmp.Or(namespace, clusterScoped) }
 
 // Compare returns the fields in which two versions of an object differ, as Change.Changed has them, but
-// all of them, and with whole values. A nil version is that of an object that does not exist.
-func Compare(before, after map[string]any) ([]FieldChange, error) {
+// all of them, and with whole values. of is the type of the object. A nil version is that of an object that does not
+// exist.
+func Compare(before, after map[string]any, of changes.Type) ([]FieldChange, error) {
 	texts := [2][]byte{[]byte("{}"), []byte("{}")}
 	for i, version := range []map[string]any{before, after} {
 		if version == nil {
@@ -154,7 +174,8 @@ func Compare(before, after map[string]any) ([]FieldChange, error) {
 		texts[i] = text
 	}
 	fields := []FieldChange{}
-	for d := range changes.Compare(texts[0], texts[1]) {
+	types := func(schema.GroupVersionKind) changes.Type { return of }
+	for d := range changes.Compare(texts[0], texts[1], types) {
 		fields = append(fields, FieldChange(d.Field(math.MaxInt)))
 	}
 	return fields, nil
@@ -203,9 +224,13 @@ func (*Storage) ConvertToTable(_ context.Context, object, options runtime.Object
 }
 
 func (c *Change) row() metav1.TableRow {
+	age := "<unknown>"
+	if !c.Time.IsZero() {
+		age = duration.HumanDuration(time.Since(c.Time.Time))
+	}
 	return metav1.TableRow{
 		Cells: []any{
-			c.Name, duration.HumanDuration(time.Since(c.Time.Time)), c.Who, c.FullVerb(), c.Object.FullName(), c.Summary(),
+			c.Name, age, c.Who, c.FullVerb(), c.Object.FullName(), c.Summary(),
 			c.RealUser, c.Manager, c.AuditID,
 		},
 		Object: runtime.RawExtension{Object: c},

@@ -425,14 +425,14 @@ func TestCompare_LeavesOutOnlyWhatEveryWriteChanges(t *testing.T) {
 		want = append(want, FieldChange{"data." + key, "", `""`})
 	}
 	after := map[string]any{"metadata": map[string]any{"resourceVersion": "2", "generation": int64(2)}, "data": data}
-	if got, err := Compare(before, after); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := Compare(before, after, changes.Type{}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("the differences are %q", got)
 	}
-	if got, err := Compare(nil, map[string]any{"kind": "ConfigMap"}); !reflect.DeepEqual(got,
+	if got, err := Compare(nil, map[string]any{"kind": "ConfigMap"}, changes.Type{}); !reflect.DeepEqual(got,
 		[]FieldChange{{"kind", "", `"ConfigMap"`}}) || err != nil {
 		t.Errorf("what was created differs in %q", got)
 	}
-	if got, err := Compare(after, after); got == nil || len(got) > 0 || err != nil {
+	if got, err := Compare(after, after, changes.Type{}); got == nil || len(got) > 0 || err != nil {
 		t.Errorf("an object differs from itself in %q", got)
 	}
 }

@@ -21,7 +21,7 @@ type Change struct {
 	metav1.ObjectMeta `json:"metadata,omitempty" description:"Standard object's metadata. The name is the revision; the namespace is that of the object, and default for a cluster-scoped object."`
 
 	Revision    int64                 `json:"revision" description:"Revision is the revision that the change gave to the object, its resourceVersion."`
-	Time        metav1.MicroTime      `json:"time" description:"Time is when the change was made."`
+	Time        metav1.MicroTime      `json:"time" description:"Time is when the change was made; null for the fields that are older than the history, with the field selector blame."`
 	Who         string                `json:"who" description:"Who is the user who made the change."`
 	RealUser    string                `json:"realUser,omitempty" description:"RealUser is the user who impersonated who."`
 	Verb        string                `json:"verb" description:"Verb is that of the request, or expire for what the server deleted by itself."`
@@ -49,7 +49,7 @@ type ObjectReference struct {
 
 // FieldChange is the change of one field.
 type FieldChange struct {
-	Path string `json:"path" description:"Path is the path of the field, such as spec.containers[0].image."`
+	Path string `json:"path" description:"Path is the path of the field, such as spec.containers[name=a].image: elements of lists have their keys, or the index where they have none."`
 	Old  string `json:"old,omitempty" description:"Old is the JSON of the value before, cut off if it is long; absent if the field did not exist."`
 	New  string `json:"new,omitempty" description:"New is the JSON of the value after, cut off if it is long; absent if the field was removed."`
 }

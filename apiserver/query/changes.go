@@ -409,7 +409,7 @@ type logCursor struct {
 	read   []sqlstore.Change
 	at     int
 	// changed are the fields of the current change, of which the current row is the one at number.
-	changed []changes.Field
+	changed []changes.FieldText
 	number  int
 	// charged is what the budget has given for changed, in bytes.
 	charged int
@@ -477,7 +477,7 @@ func (c *logCursor) compare() error {
 	if err := errors.Join(beforeErr, afterErr); err != nil {
 		return unreadable(c.past.ctx, err) // what can't be read any more has no fields
 	}
-	for d := range changes.CompareMasked(change.New.Key.Group, change.New.Key.Resource, before, after) {
+	for d := range c.past.log.Compare(c.past.ctx, change.New.Key, before, after) {
 		field := d.Field(maxValue)
 		size := fieldBytes + len(field.Path) + len(field.Old) + len(field.New)
 		c.charged += size
@@ -491,7 +491,7 @@ func (c *logCursor) compare() error {
 
 func (c *logCursor) change() *sqlstore.Change { return &c.read[c.at] }
 
-func (c *logCursor) field() changes.Field { return c.changed[c.number] }
+func (c *logCursor) field() changes.FieldText { return c.changed[c.number] }
 
 // object returns a state of an object; NULL if it can't be read any more.
 func (c *logCursor) object(r *sqlstore.Record) any {

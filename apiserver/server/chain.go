@@ -79,7 +79,7 @@ func newBuiltinAPI(
 }
 
 // newChanges makes what reads the changes of all resources.
-func newChanges(s *storageBackend, a authorizer.Authorizer) *changes.Log {
+func newChanges(s *storageBackend, a authorizer.Authorizer, types typesOf) *changes.Log {
 	builtin := storage.BuiltinResources(effectiveVersion())
 	return &changes.Log{
 		Driver:       s.database.Driver,
@@ -91,7 +91,26 @@ func newChanges(s *storageBackend, a authorizer.Authorizer) *changes.Log {
 			}
 			return builtin.ResourcePrefix(schema.GroupResource{Group: of.Group, Resource: of.Resource})
 		},
+		Types: types,
 	}
+}
+
+// typesOf returns the type of a resource's objects of a kind.
+type typesOf = func(context.Context, sqlstore.Resource, schema.GroupVersionKind) changes.Type
+
+// typeOf returns the type of a resource's objects of a kind: of a custom resource that of its definition.
+func (s *Server) typeOf(ctx context.Context, of sqlstore.Resource, kind schema.GroupVersionKind) changes.Type {
+	if of.Owner != sqlstore.Custom {
+		return changes.TypeOf(s.api.types, kind)
+	}
+	for _, server := range s.chain.servers {
+		if defines, ok := server.(interface {
+			TypeOf(context.Context, sqlstore.Resource, schema.GroupVersionKind) changes.Type
+		}); ok {
+			return defines.TypeOf(ctx, of, kind)
+		}
+	}
+	return changes.Type{}
 }
 
 // schemesOf returns the schemes of groups, each once.

@@ -161,7 +161,7 @@ func (s *Server) newBase() *Base {
 		Storage:   s.storage.Backend,
 		Database:  s.storage.database,
 		IsFork:    s.storage.fork != nil,
-		Changes:   newChanges(s.storage, s.access.auth.Authorizer),
+		Changes:   newChanges(s.storage, s.access.auth.Authorizer, s.typeOf),
 		Admission: s.access.admission.Plugins,
 		Files:     s.certificates.files,
 		Client:    s.clients.kube,

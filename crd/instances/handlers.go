@@ -18,6 +18,7 @@ import (
 
 	"byre/apiserver/handlers"
 	"byre/apiserver/storage"
+	"byre/apiserver/storage/changes"
 	"byre/sqlstore"
 )
 
@@ -130,6 +131,17 @@ func (h *Handlers) Stored(ctx context.Context) (*Version, error) {
 		return nil, err
 	}
 	return h.Version(ctx, name)
+}
+
+// TypeOf returns the type of the instances of a kind; zero if the definition does not have it.
+func (h *Handlers) TypeOf(ctx context.Context, kind schema.GroupVersionKind) changes.Type {
+	if err := h.prepare(ctx); err != nil {
+		return changes.Type{} // it is replaced, or the request ends
+	}
+	h.mu.Lock()
+	types := h.derived.types
+	h.mu.Unlock()
+	return changes.TypeOf(types, kind)
 }
 
 // requires returns what a create or an update of an instance requires of the definition's row. A

@@ -8,19 +8,19 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/storage/transcode"
 )
 
 // Difference is the difference of two JSON values at one path.
 type Difference struct {
-	// path has the name of a field, or the index of an element, for each part. It is valid until the next Difference.
-	path []any
+	// path is valid until the next Difference.
+	path Path
 	// old and new are JSON; one of them is nil if the value did not exist.
 	old, new []byte
 }
@@ -29,28 +29,65 @@ type Difference struct {
 // for each object around it.
 const mostDepth = 100
 
-// Compare yields the differences of two objects, which are JSON. Elements of lists are compared by their
-// index. What every write changes is left out: the resourceVersion, the generation and the managed fields.
-// Applied to before in their order, the differences give after. What has the same text is not decoded: that
-// is most of an object.
-func Compare(before, after []byte) iter.Seq[*Difference] {
-	return func(yield func(*Difference) bool) { (&comparison{yield: yield}).compare(before, after) }
+// Compare yields the differences of two objects, which are JSON. Elements of lists are compared by their keys (see
+// Type.Keys), and by their places where they have none. A list whose elements have other keys than before, or another
+// order, differs as a whole. What every write changes is left out: the resourceVersion, the generation and the
+// managed fields. Applied to before in their order, the differences give after. What has the same text is not
+// decoded: that is most of an object.
+func Compare(before, after []byte, types Types) iter.Seq[*Difference] {
+	return func(yield func(*Difference) bool) { (&comparison{types: types, yield: yield}).compare(before, after) }
 }
 
 // comparison yields the differences of two values at a path. Its methods return false when the reader has stopped.
 type comparison struct {
-	path  []any
-	yield func(*Difference) bool
+	path  Path
+	types Types
+	// kind is that of the objects, and of its type once a list has asked for it.
+	kind schema.GroupVersionKind
+	of   *Type
+	// anyOrder ignores the order of elements that have keys.
+	anyOrder bool
+	yield    func(*Difference) bool
 }
 
 // part compares a part of the values at the path. A nil one does not exist.
-func (c *comparison) part(name any, before, after []byte) bool {
-	c.path = append(c.path, name)
+func (c *comparison) part(p Part, before, after []byte) bool {
+	c.path = append(c.path, p)
 	defer func() { c.path = c.path[:len(c.path)-1] }()
 	if before == nil || after == nil {
 		return c.yield(&Difference{c.path, before, after})
 	}
 	return c.compare(before, after)
+}
+
+// typeHere returns the type of the values at the path.
+func (c *comparison) typeHere() Type {
+	if c.of == nil {
+		c.of = new(c.types.of(c.kind))
+	}
+	of := *c.of
+	for _, p := range c.path {
+		of = of.Of(p)
+	}
+	return of
+}
+
+func (t Types) of(kind schema.GroupVersionKind) Type {
+	if t == nil {
+		return Type{}
+	}
+	return t(kind)
+}
+
+// kindOf returns the kind of an object by its fields.
+func kindOf(fields map[string][]byte) schema.GroupVersionKind {
+	text := func(name string) string {
+		if value := fields[name]; len(value) > 0 && value[0] == '"' {
+			return Decode(value).(string)
+		}
+		return ""
+	}
+	return schema.FromAPIVersionAndKind(text("apiVersion"), text("kind"))
 }
 
 func (c *comparison) compare(before, after []byte) bool {
@@ -61,7 +98,7 @@ func (c *comparison) compare(before, after []byte) bool {
 	case before[0] == '{' && after[0] == '{':
 		return c.objects(Fields(before), Fields(after))
 	case before[0] == '[' && after[0] == '[':
-		return c.lists(slices.Collect(transcode.Elements(before)), slices.Collect(transcode.Elements(after)))
+		return c.lists(before, after)
 	}
 	before, after = bytes.TrimSpace(before), bytes.TrimSpace(after)
 	isEqual := bytes.Equal(before, after) || !hasOneText(before) && !hasOneText(after) &&
@@ -86,28 +123,32 @@ func Fields(object []byte) map[string][]byte {
 }
 
 func (c *comparison) objects(before, after map[string][]byte) bool {
+	if len(c.path) == 0 && c.of == nil {
+		c.kind = kindOf(after)
+	}
 	names := maps.Clone(before)
 	maps.Copy(names, after)
 	maps.DeleteFunc(names, func(name string, _ []byte) bool {
-		return bytes.Equal(before[name], after[name]) || len(c.path) == 1 && c.path[0] == "metadata" && isOfEachWrite(name)
+		return bytes.Equal(before[name], after[name]) || isOfEachWrite(c.path, name)
 	})
 	for _, name := range slices.SortedFunc(maps.Keys(names), func(a, b string) int {
 		return cmp.Or(rank(c.path, a)-rank(c.path, b), strings.Compare(a, b))
 	}) {
-		if !c.part(name, before[name], after[name]) {
+		if !c.part(Field(name), before[name], after[name]) {
 			return false
 		}
 	}
 	return true
 }
 
-// isOfEachWrite reports whether every write changes a field of the metadata.
-func isOfEachWrite(name string) bool {
-	return name == "resourceVersion" || name == "generation" || name == "managedFields"
+// isOfEachWrite reports whether every write changes a field of the object at a path.
+func isOfEachWrite(path Path, name string) bool {
+	return len(path) == 1 && path[0] == Field("metadata") &&
+		(name == "resourceVersion" || name == "generation" || name == "managedFields")
 }
 
 // rank orders the parts of an object: what people change comes first.
-func rank(path []any, name string) int {
+func rank(path Path, name string) int {
 	switch {
 	case len(path) > 0:
 		return 0
@@ -119,70 +160,99 @@ func rank(path []any, name string) int {
 	return 0
 }
 
-func (c *comparison) lists(before, after [][]byte) bool {
-	both := min(len(before), len(after))
-	for i := range both {
-		if !c.part(i, before[i], after[i]) {
+func (c *comparison) lists(textBefore, textAfter []byte) bool {
+	before, after := slices.Collect(transcode.Elements(textBefore)), slices.Collect(transcode.Elements(textAfter))
+	of := c.typeHere()
+	fieldsBefore, namesBefore := of.Keys(before)
+	fieldsAfter, namesAfter := of.Keys(after)
+	switch {
+	case namesBefore == nil && namesAfter == nil:
+		return c.places(before, after)
+	case len(before) > 0 && len(after) > 0 && !slices.Equal(fieldsBefore, fieldsAfter),
+		!c.anyOrder && !SameOrder(namesBefore, namesAfter):
+		return c.yield(&Difference{c.path, bytes.TrimSpace(textBefore), bytes.TrimSpace(textAfter)})
+	}
+	added := make(map[string]int, len(after))
+	for i, name := range namesAfter {
+		added[name] = i
+	}
+	for i, name := range namesBefore {
+		var now []byte
+		if j, kept := added[name]; kept {
+			now = after[j]
+			delete(added, name)
+		}
+		if !c.part(Part{name, i}, before[i], now) {
 			return false
 		}
 	}
-	for i := len(before) - 1; i >= both; i-- {
-		if !c.part(i, before[i], nil) {
-			return false
-		}
-	}
-	for i := both; i < len(after); i++ {
-		if !c.part(i, nil, after[i]) {
+	for i, name := range namesAfter {
+		if _, isNew := added[name]; isNew && !c.part(Part{name, i}, nil, after[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// Field is a Difference as people read it. Old and New are JSON; one of them is empty if the field did not
-// exist.
-type Field struct{ Path, Old, New string }
-
-// mostPath and mostName bound a path, and the name of a field in it, in bytes.
-const (
-	mostPath = 1 << 10
-	mostName = 256
-)
-
-// Field returns the difference with values that are cut off with "…" after most bytes.
-func (d *Difference) Field(most int) Field {
-	text := func(value []byte) string {
-		switch {
-		case value == nil:
-			return ""
-		case hasOneText(value):
-			return cut(string(bytes.TrimSpace(value)), most)
-		}
-		return cut(string(Encode(Decode(value))), most)
+// SameOrder reports whether the names that two lists have both are in the same order in them. A list has a name once.
+func SameOrder(a, b []string) bool {
+	place := make(map[string]int, len(b))
+	for i, name := range b {
+		place[name] = i
 	}
-	return Field{Path: cut(pathText(d.path), mostPath), Old: text(d.old), New: text(d.new)}
+	last := -1
+	for _, name := range a {
+		i, isInBoth := place[name]
+		switch {
+		case !isInBoth:
+		case i < last:
+			return false
+		default:
+			last = i
+		}
+	}
+	return true
 }
 
-// pathText returns a path as people write it: spec.containers[0].image, or
-// metadata.labels["app.kubernetes.io/name"].
-func pathText(path []any) string {
-	var b strings.Builder
-	for _, part := range path {
-		name, isName := part.(string)
-		name = cut(name, mostName)
-		switch {
-		case !isName:
-			b.WriteString("[" + strconv.Itoa(part.(int)) + "]")
-		case name == "" || strings.ContainsAny(name, ".[]\"'/ \n"):
-			b.WriteString("[" + string(Encode(name)) + "]")
-		default:
-			if b.Len() > 0 {
-				b.WriteByte('.')
-			}
-			b.WriteString(name)
+// places compares the elements of two lists by their places.
+func (c *comparison) places(before, after [][]byte) bool {
+	both := min(len(before), len(after))
+	for i := range both {
+		if !c.part(Part{Index: i}, before[i], after[i]) {
+			return false
 		}
 	}
-	return b.String()
+	for i := len(before) - 1; i >= both; i-- {
+		if !c.part(Part{Index: i}, before[i], nil) {
+			return false
+		}
+	}
+	for i := both; i < len(after); i++ {
+		if !c.part(Part{Index: i}, nil, after[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// FieldText is a Difference as people read it. Old and New are JSON; one of them is empty if the field did not
+// exist.
+type FieldText struct{ Path, Old, New string }
+
+// Field returns the difference with values that are cut off with "…" after most bytes.
+func (d *Difference) Field(most int) FieldText {
+	return FieldText{Path: d.path.String(), Old: cut(valueText(d.old), most), New: cut(valueText(d.new), most)}
+}
+
+// valueText returns a JSON value as people read it; nothing for nil.
+func valueText(value []byte) string {
+	switch {
+	case value == nil:
+		return ""
+	case hasOneText(value):
+		return string(bytes.TrimSpace(value))
+	}
+	return string(Encode(Decode(value)))
 }
 
 // cut returns a text, cut off with "…" after most bytes.
@@ -233,14 +303,14 @@ const (
 )
 
 // CompareMasked is Compare with the values of a Secret masked.
-func CompareMasked(group, resource string, before, after []byte) iter.Seq[*Difference] {
+func CompareMasked(group, resource string, before, after []byte, types Types) iter.Seq[*Difference] {
 	if IsSecret(group, resource) {
 		from, _ := Decode(before).(map[string]any)
 		to, _ := Decode(after).(map[string]any)
 		from, to = MaskSecret(from, to)
 		before, after = Encode(from), Encode(to)
 	}
-	return Compare(before, after)
+	return Compare(before, after, types)
 }
 
 // IsSecret reports whether the objects of a resource are Secrets, whose values are masked where changes are shown.

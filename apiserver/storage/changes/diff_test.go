@@ -44,7 +44,7 @@ func randomJSON(random *rand.Rand, depth int) any {
 func randomObject(random *rand.Rand, depth int) map[string]any {
 	object := make(map[string]any)
 	for range random.IntN(5) {
-		object[[]string{"a", "b", "metadata", "status", "x.y/z", "", `"\`, "}"}[random.IntN(8)]] = randomJSON(random, depth)
+		object[[]string{"a", "b", "metadata", "status", "name", "x.y/z", "", `"\`, "}"}[random.IntN(9)]] = randomJSON(random, depth)
 	}
 	return object
 }
@@ -58,31 +58,37 @@ func apply(value any, all iter.Seq[*Difference]) (changed any, n int) {
 	return value, n
 }
 
-func applyOne(value any, path []any, d *Difference) any {
+func applyOne(value any, path Path, d *Difference) any {
 	if len(path) == 0 {
 		return Decode(d.new)
 	}
-	switch part := path[0].(type) {
-	case string:
+	part := path[0]
+	if part.Index < 0 {
 		object := maps.Clone(value.(map[string]any))
 		if len(path) == 1 && d.new == nil {
-			delete(object, part)
+			delete(object, part.Name)
 			return object
 		}
-		object[part] = applyOne(object[part], path[1:], d)
+		object[part.Name] = applyOne(object[part.Name], path[1:], d)
 		return object
-	case int:
-		list := slices.Clone(value.([]any))
-		switch {
-		case len(path) == 1 && d.new == nil:
-			return slices.Delete(list, part, part+1)
-		case len(path) == 1 && d.old == nil:
-			return slices.Insert(list, part, Decode(d.new))
-		}
-		list[part] = applyOne(list[part], path[1:], d)
-		return list
 	}
-	panic("no path")
+	list, i := slices.Clone(value.([]any)), part.Index
+	if len(path) == 1 && d.old == nil {
+		return slices.Insert(list, i, Decode(d.new))
+	}
+	if part.Name != "" {
+		field, _, _ := strings.Cut(part.Name, "=")
+		var elements []map[string][]byte
+		for _, element := range list {
+			elements = append(elements, Fields(Encode(element)))
+		}
+		i = slices.Index(namesBy([]string{field}, elements), part.Name)
+	}
+	if len(path) == 1 && d.new == nil {
+		return slices.Delete(list, i, i+1)
+	}
+	list[i] = applyOne(list[i], path[1:], d)
+	return list
 }
 
 // The differences of two objects, applied to the first, give the second.
@@ -95,7 +101,7 @@ func TestCompare_DifferencesMakeTheNewFromTheOld(t *testing.T) {
 		if err := json.Indent(&spaced, Encode(after), "", " \t\r"); err != nil {
 			t.Fatal(err)
 		}
-		got, n := apply(before, Compare(Encode(before), [][]byte{Encode(after), spaced.Bytes()}[random.IntN(2)]))
+		got, n := apply(before, Compare(Encode(before), [][]byte{Encode(after), spaced.Bytes()}[random.IntN(2)], nil))
 		if !reflect.DeepEqual(got, any(after)) {
 			t.Fatalf("from %s to %s: %s", Encode(before), Encode(after), Encode(got))
 		}
@@ -111,22 +117,32 @@ func TestCompare_SaysWhatChangedAsPeopleDo(t *testing.T) {
 	long := strings.Repeat("ä", mostText)
 	for _, test := range []struct {
 		before, after string
-		want          []Field
+		want          []FieldText
 	}{
-		{`{"spec":{"replicas":1}}`, `{"spec":{"replicas":3}}`, []Field{{"spec.replicas", "1", "3"}}},
+		{`{"spec":{"replicas":1}}`, `{"spec":{"replicas":3}}`, []FieldText{{"spec.replicas", "1", "3"}}},
 		{
 			`{"metadata":{"labels":{"app.kubernetes.io/name":"a"}},"spec":{"a":1},"status":{"x":1}}`,
 			`{"metadata":{"labels":{}},"spec":{},"status":{"x":2}}`,
-			[]Field{{"spec.a", "1", ""}, {`metadata.labels["app.kubernetes.io/name"]`, `"a"`, ""}, {"status.x", "1", "2"}},
+			[]FieldText{{"spec.a", "1", ""}, {`metadata.labels["app.kubernetes.io/name"]`, `"a"`, ""}, {"status.x", "1", "2"}},
 		},
 		{`{"c":[{"i":"a"}]}`, `{"c":[{"i":"<b>"},{"i":"c"}]}`,
-			[]Field{{"c[0].i", `"a"`, `"<b>"`}, {"c[1]", "", `{"i":"c"}`}}},
+			[]FieldText{{"c[0].i", `"a"`, `"<b>"`}, {"c[1]", "", `{"i":"c"}`}}},
+		{
+			`{"c":[{"name":"a","i":1},{"name":"b","i":1}]}`, `{"c":[{"name":"x","i":1},{"name":"b","i":2}]}`,
+			[]FieldText{{"c[name=a]", `{"i":1,"name":"a"}`, ""}, {"c[name=b].i", "1", "2"}, {"c[name=x]", "", `{"i":1,"name":"x"}`}},
+		},
+		{
+			`{"c":[{"name":"a"},{"name":"b"}]}`, `{"c":[{"name":"b"},{"name":"a"}]}`,
+			[]FieldText{{"c", `[{"name":"a"},{"name":"b"}]`, `[{"name":"b"},{"name":"a"}]`}},
+		},
+		{`{"c":[{"name":"1"},{"name":"a b"}]}`, `{"c":[]}`,
+			[]FieldText{{`c[name="1"]`, `{"name":"1"}`, ""}, {`c[name="a b"]`, `{"name":"a b"}`, ""}}},
 		{`{"n":1.10,"big":12345678901234567890}`, `{"n":1.10,"big":12345678901234567891}`,
-			[]Field{{"big", "12345678901234567890", "12345678901234567891"}}},
-		{`{"a":null}`, `{"a":"` + long + `"}`, []Field{{"a", "null", `"` + long[:mostText-2] + "…"}}},
+			[]FieldText{{"big", "12345678901234567890", "12345678901234567891"}}},
+		{`{"a":null}`, `{"a":"` + long + `"}`, []FieldText{{"a", "null", `"` + long[:mostText-2] + "…"}}},
 	} {
-		var got []Field
-		for d := range Compare([]byte(test.before), []byte(test.after)) {
+		var got []FieldText
+		for d := range Compare([]byte(test.before), []byte(test.after), nil) {
 			got = append(got, d.Field(mostText))
 		}
 		if !reflect.DeepEqual(got, test.want) {
@@ -166,9 +182,9 @@ func TestCompare_TakesLittleMemoryForEachDifference(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		var kept []Field
+		var kept []FieldText
 		found := 0
-		for d := range Compare(test.before, test.after) {
+		for d := range Compare(test.before, test.after, nil) {
 			if found++; len(kept) < 1000 {
 				kept = append(kept, d.Field(mostName))
 			}
@@ -198,7 +214,7 @@ func TestCompareMasked_HasNoValueOfASecret(t *testing.T) {
 	before, after := object(`"same":"c2VjcmV0","other":"c2VjcmV0MQ==","gone":"c2VjcmV0Mg=="`, "c2VjcmV0"),
 		object(`"same":"c2VjcmV0","other":"c2VjcmV0Mw==","new":"c2VjcmV0NA=="`, "c2VjcmV05A==")
 	var got []string
-	for d := range CompareMasked("", "secrets", before, after) {
+	for d := range CompareMasked("", "secrets", before, after, nil) {
 		f := d.Field(100)
 		got = append(got, f.Path+": "+f.Old+" → "+f.New)
 	}
@@ -209,7 +225,7 @@ func TestCompareMasked_HasNoValueOfASecret(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the differences are %q, want %q", got, want)
 	}
-	for d := range CompareMasked("example.com", "secrets", before, after) { // no Secret of Kubernetes
+	for d := range CompareMasked("example.com", "secrets", before, after, nil) { // no Secret of Kubernetes
 		if f := d.Field(100); strings.Contains(f.Old+f.New, "***") {
 			t.Errorf("%s is masked", f.Path)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"strconv"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 	Resource = "changes"
 )
 
-// Log is the changes of a store. All fields but Transformers are required. It is safe for concurrent use.
+// Log is the changes of a store. All fields but Transformers and Types are required. It is safe for concurrent use.
 type Log struct {
 	Driver     sqlstore.Driver
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -38,6 +39,22 @@ type Log struct {
 	// Prefix returns what the paths of a resource's objects begin with, with which their values
 	// are encrypted: without "/registry/" before it, and without a slash at its end.
 	Prefix func(sqlstore.Resource) string
+	// Types returns the type of a resource's objects of a kind, by which paths name the elements of their lists. The
+	// caller calls it while the server runs.
+	Types func(context.Context, sqlstore.Resource, schema.GroupVersionKind) Type
+}
+
+// TypesOf returns the types of the objects of a resource.
+func (l *Log) TypesOf(ctx context.Context, of sqlstore.Resource) Types {
+	if l.Types == nil {
+		return nil
+	}
+	return func(kind schema.GroupVersionKind) Type { return l.Types(ctx, of, kind) }
+}
+
+// Compare is CompareMasked of two states of an object, which Open has returned.
+func (l *Log) Compare(ctx context.Context, key sqlstore.Key, before, after []byte) iter.Seq[*Difference] {
+	return CompareMasked(key.Group, key.Resource, before, after, l.TypesOf(ctx, key.Of()))
 }
 
 // errNoObject is the error for a stored value that is no JSON object.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -192,6 +193,16 @@ func (r *Rights) SeesAll(ctx context.Context, of *sqlstore.Resource) (bool, erro
 		everything.group, everything.resource = of.Group, of.Resource
 	}
 	return r.seesAs(ctx, everything)
+}
+
+// Lists reports whether the user may list changes and a resource, as they are named now, in a namespace or in all.
+func (r *Rights) Lists(ctx context.Context, of schema.GroupResource, namespace string) (bool, error) {
+	q := question{verb: "list", group: of.Group, resource: of.Resource}
+	if sees, err := r.seesAs(ctx, q); sees || err != nil {
+		return sees, err
+	}
+	q.namespace = namespace
+	return r.seesAs(ctx, q)
 }
 
 // HiddenBefore returns the revision before which the user sees nothing of a resource, and may list it now, in a
