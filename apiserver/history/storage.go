@@ -162,6 +162,12 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 		return nil, changes.APIError(err)
 	}
 	chosen := s.choose(ctx, options, histories)
+	if chosen.blame != "" {
+		if err := chosen.check(); err != nil {
+			return nil, err
+		}
+		return s.blame(ctx, &chosen, histories)
+	}
 	at, err := begin(options, &chosen, state, histories)
 	if err == nil && options.Continue == "" {
 		err = s.bound(ctx, &at, &chosen, histories)
@@ -325,11 +331,11 @@ func (t *continueToken) encode() string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-// selectable are what a field selector may name: fields, the moments since and until, and the order of a list.
+// selectable are what a field selector may name: fields, the moments since and until, the order of a list, and blame.
 var selectable = []string{
 	"metadata.name", "metadata.namespace",
 	"object.group", "object.resource", "object.name", "object.uid", "who", "verb", "subresource",
-	"since", "until", "order",
+	"since", "until", "order", "blame",
 }
 
 // chosen is what the options of a list select: query is what the database finds, and fields what
@@ -344,6 +350,8 @@ type chosen struct {
 	since, until string
 	// order is newest if a list has the newest changes first, and else empty.
 	order string
+	// blame is true if a list has the last change of each field of one object, and else empty.
+	blame string
 	// nothing: no change can match.
 	nothing bool
 }
@@ -366,6 +374,7 @@ func (s *Storage) choose(
 	c.since, _ = c.fields.RequiresExactMatch("since")
 	c.until, _ = c.fields.RequiresExactMatch("until")
 	c.order, _ = c.fields.RequiresExactMatch("order")
+	c.blame, _ = c.fields.RequiresExactMatch("blame")
 	c.query.Kept = true
 	c.query.Of, c.nothing = c.resource(histories)
 	if namespace := request.NamespaceValue(ctx); namespace != "" {
@@ -413,7 +422,7 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{
-		"since": c.since, "until": c.until, "order": c.order,
+		"since": c.since, "until": c.until, "order": c.order, "blame": c.blame,
 		"metadata.name": strconv.FormatInt(change.Revision, 10), "metadata.namespace": ShownIn(key.Namespace),
 		"object.group": key.Group, "object.resource": key.Resource, "object.name": key.Name, "object.uid": change.New.UID,
 		"who": change.Author.User, "verb": change.Author.Verb, "subresource": change.Author.Subresource,
@@ -440,6 +449,9 @@ func (c *chosen) check() error {
 		}
 		if r.Field == "order" && (r.Operator == selection.NotEquals || r.Value != "newest") {
 			return apierrors.NewBadRequest("the field selector order takes =newest only")
+		}
+		if r.Field == "blame" && (r.Operator == selection.NotEquals || r.Value != "true") {
+			return apierrors.NewBadRequest("the field selector blame takes =true only")
 		}
 	}
 	return nil

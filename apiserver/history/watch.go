@@ -101,8 +101,8 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 	if err := w.chosen.check(); err != nil {
 		return err
 	}
-	if w.chosen.until != "" || w.chosen.order != "" {
-		return apierrors.NewBadRequest("the field selectors until and order are for lists")
+	if w.chosen.until != "" || w.chosen.order != "" || w.chosen.blame != "" {
+		return apierrors.NewBadRequest("the field selectors until, order and blame are for lists")
 	}
 	last := uint64(max(state.Revision, 0))
 	switch {
