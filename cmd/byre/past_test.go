@@ -30,12 +30,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/openapi3"
 	"k8s.io/client-go/rest"
 
 	"byre/cmd/byre/client"
 	"byre/cmd/byre/client/clienttest"
+	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
 
@@ -153,7 +156,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"spec.sessionAffinity": "bob " + affinity, "metadata.annotations.note": "bob " + affinity,
-		"spec.ports[name=https].port":               "alice " + created.ResourceVersion,
+		"spec.ports[port=443,protocol=TCP].name":    "alice " + created.ResourceVersion,
 		`metadata.labels["app.kubernetes.io/name"]`: "alice " + created.ResourceVersion,
 	} {
 		if blamed[path] != want {
@@ -161,7 +164,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 		}
 	}
 
-	p.run("alice", []string{`replace /spec/sessionAffinity "None"`, "is undone"}, "undo", affinity, "--yes")
+	p.run("alice", []string{`replace spec.sessionAffinity "None"`, "is undone"}, "undo", affinity, "--yes")
 	p.run("alice", []string{"nothing to undo"}, "undo", affinity, "--yes")
 	undone, err := admin.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil || !reflect.DeepEqual(undone.Spec, created.Spec) || len(undone.Annotations) > 0 {
@@ -169,7 +172,7 @@ func TestPast_IsShownAndReversed(t *testing.T) {
 	}
 	first := patch("bob", `{"spec":{"sessionAffinity":"ClientIP"},"metadata":{"labels":{"tier":"front"}}}`)
 	later := patch("alice", `{"metadata":{"labels":{"tier":"back"}}}`)
-	p.fail("alice", "others have changed /metadata/labels/tier", "undo", first, "--yes")
+	p.fail("alice", "others have changed metadata.labels.tier (alice, revision "+later+")", "undo", first, "--yes")
 	if now, err := admin.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{}); err != nil ||
 		now.ResourceVersion != later {
 		t.Errorf("the Service is %+v, %v", now, err)
@@ -463,6 +466,132 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 			t.Errorf("%s is %q's, want %q's", path, found[path], want)
 		}
 	}
+}
+
+// One grammar of paths is in all that shows fields, with the keys of the schema, and undo tests and replaces at the leaf:
+// of a built-in object and of a custom one, on both databases.
+func TestPast_NamesLeavesByTheirKeys(t *testing.T) {
+	t.Parallel()
+	for name, endpoint := range map[string]func(*testing.T, string) string{
+		"sqlite":     func(_ *testing.T, dir string) string { return "sqlite://" + filepath.Join(dir, "byre.db") },
+		"postgresql": func(t *testing.T, _ string) string { return pgtest.DSN(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			server := startServer(t, dir, "--controllers=", "--endpoint", endpoint(t, dir))
+			p := past{t, filepath.Join(dir, "admin.kubeconfig")}
+			config := server.config(t)
+			as := func(user string) dynamic.Interface {
+				config := rest.CopyConfig(config)
+				config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+				return dynamic.NewForConfigOrDie(config)
+			}
+			defineHarbors(t, as("admin"))
+			storetest.EventuallyDone(t, "the schema is published", func(context.Context) (bool, error) {
+				documents := discovery.NewDiscoveryClientForConfigOrDie(config).OpenAPIV3()
+				_, err := openapi3.NewRoot(documents).GVSpec(schema.GroupVersion{Group: "example.com", Version: "v1"})
+				return err == nil, nil
+			})
+			for _, of := range []struct {
+				gvr                                    schema.GroupVersionResource
+				object                                 string
+				change, other, same, path, former, key string
+			}{
+				{
+					schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+					`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x","labels":{"a":"1"}},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"a:1","ports":[{"name":"dns","containerPort":53,"protocol":"UDP"}]},{"name":"b","image":"b:1"}]}}}}`,
+					`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"a:2"},{"op":"replace","path":"/metadata/labels/a","value":"2"}]`,
+					`[{"op":"replace","path":"/spec/template/spec/containers/1/image","value":"b:2"},{"op":"add","path":"/metadata/labels/b","value":"2"}]`,
+					`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"a:3"}]`,
+					"spec.template.spec.containers[name=a].image", `"a:1"`,
+					"spec.template.spec.containers[name=a].ports[containerPort=53,protocol=UDP].name",
+				},
+				{
+					schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "harbors"},
+					`{"apiVersion":"example.com/v1","kind":"Harbor","metadata":{"name":"x"},"spec":{"berths":[{"name":"n","pier":"east","ship":"s1"},{"name":"n","pier":"west","ship":"s2"}]}}`,
+					`[{"op":"replace","path":"/spec/berths/0/ship","value":"s3"}]`,
+					`[{"op":"replace","path":"/spec/berths/1/ship","value":"s4"}]`,
+					`[{"op":"replace","path":"/spec/berths/0/ship","value":"s5"}]`,
+					"spec.berths[pier=east].ship", `"s1"`, "spec.berths[pier=west].name",
+				},
+			} {
+				kind := of.gvr.Resource + "." + of.gvr.Group + "/x"
+				if _, err := as("alice").Resource(of.gvr).Namespace("default").Create(t.Context(), parseObject(t, of.object),
+					metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				patch := func(user, text string) string {
+					t.Helper()
+					patched, err := as(user).Resource(of.gvr).Namespace("default").Patch(t.Context(), "x", types.JSONPatchType,
+						[]byte(text), metav1.PatchOptions{FieldManager: user})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return patched.GetResourceVersion()
+				}
+				changed := patch("bob", of.change)
+				p.run("", []string{of.path + ": " + of.former + " → "}, "log", kind)
+				p.run("", []string{`"path": "` + of.path + `"`}, "diff", kind, "-o", "json")
+				if out := p.run("", nil, "sql", "SELECT path FROM field_changes WHERE revision = "+changed); !strings.Contains(out,
+					of.path+"\n") {
+					t.Errorf("field_changes has %s", out)
+				}
+				patch("carol", of.other)
+				blamed := map[string]string{}
+				var leaves []client.Leaf
+				if err := json.Unmarshal([]byte(p.run("", nil, "blame", kind, "-o", "json")), &leaves); err != nil {
+					t.Fatal(err)
+				}
+				for _, leaf := range leaves {
+					blamed[leaf.Path] = leaf.Change.Who + " " + leaf.Change.Verb + " " + leaf.Change.Manager
+				}
+				if blamed[of.path] != "bob patch bob" || !strings.HasPrefix(blamed[of.key], "alice create ") {
+					t.Errorf("it is of %v", blamed)
+				}
+				p.run("", []string{"replace " + of.path + " " + of.former, "is undone"}, "undo", changed, "--yes")
+				leaves = nil
+				if err := json.Unmarshal([]byte(p.run("", nil, "blame", kind, "-o", "json")), &leaves); err != nil {
+					t.Fatal(err)
+				}
+				for _, leaf := range leaves {
+					value, _ := json.Marshal(leaf.Value)
+					if leaf.Path == of.path && string(value) != of.former {
+						t.Errorf("%s is %s, want %s", leaf.Path, value, of.former)
+					}
+					if blamed[leaf.Path] == "carol patch carol" && leaf.Change.Who != "carol" {
+						t.Errorf("%s, which carol has set, is of %+v", leaf.Path, leaf.Change)
+					}
+				}
+				changed = patch("bob", of.change)
+				later := patch("dave", of.same)
+				p.fail("", "others have changed "+of.path+" (dave, revision "+later+")", "undo", changed, "--yes")
+			}
+			p.fail("", "does not exist", "blame", "deployment/none")
+			p.fail("mallory", "forbidden", "blame", "deployment/x")
+		})
+	}
+}
+
+// defineHarbors defines a custom resource with a list that has a key which is not a name.
+func defineHarbors(t *testing.T, client dynamic.Interface) {
+	t.Helper()
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
+	_, err := client.Resource(definitions).Create(t.Context(), parseObject(t, `{
+		"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"harbors.example.com"},
+		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"harbors","kind":"Harbor"},"versions":[{"name":"v1","served":true,"storage":true,
+		"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"berths":{"type":"array",
+		"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["pier"],"items":{"type":"object","required":["pier"],"properties":{
+		"pier":{"type":"string"},"name":{"type":"string"},"ship":{"type":"string"}}}}}}}}}}]}}`), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.EventuallyDone(t, "the resource is served", func(ctx context.Context) (bool, error) {
+		_, err := client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1",
+			Resource: "harbors"}).List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
 }
 
 // inNamespace are objects of the resources of a namespace, without their names.
@@ -847,7 +976,7 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 	p.fail("mallory", "forbidden", rollback("--yes")...)
 	p.fail("", "is neither a revision", "rollback", "-n", "shop", "--at", "noon")
 	out := p.fail("alice", "nothing done", rollback()...)
-	for _, want := range []string{"create configmaps/deleted", `replace /data/v "old"`, "update services/web",
+	for _, want := range []string{"create configmaps/deleted", `replace data.v "old"`, "update services/web",
 		"configmaps/created (created since; --prune deletes it)", "1 objects that controllers own"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the plan has no %q:\n%s", want, out)

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +49,8 @@ type Client struct {
 	objects   dynamic.Interface
 	mapper    meta.RESTMapper
 	namespace string
+	// types has the managedfields.TypeConverter of each schema.GroupVersion that typeOf was asked for.
+	types *sync.Map
 }
 
 // NewClient makes a Client. The namespace is that of objects that name none.
@@ -71,7 +76,7 @@ func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	}
 	cached := memory.NewMemCacheClient(found)
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
-	return &Client{raw, cached, objects, mapper, namespace}, nil
+	return &Client{raw, cached, objects, mapper, namespace, &sync.Map{}}, nil
 }
 
 // In returns the client with another namespace; empty means the one that it has.
@@ -185,15 +190,33 @@ func (c *Client) Tables(ctx context.Context, q Query, f func(*metav1.Table) erro
 	return revision, err
 }
 
-// Changes returns the selected changes, the oldest first.
-func (c *Client) Changes(ctx context.Context, q Query) (all []history.Change, err error) {
-	err = c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
-		var list history.ChangeList
-		err := json.Unmarshal(data, &list)
-		all = append(all, list.Items...)
-		return list.Continue, err
-	})
-	return all, err
+// newest selects the same changes, the newest first.
+func (q Query) newest() Query {
+	q.Fields = maps.Clone(q.Fields)
+	q.Fields["order"] = "newest"
+	return q
+}
+
+// Changes yields the selected changes, the oldest first if the query does not say otherwise. It reads them page by page.
+func (c *Client) Changes(ctx context.Context, q Query) iter.Seq2[*history.Change, error] {
+	return func(yield func(*history.Change, error) bool) {
+		stopped := false
+		err := c.pages(ctx, q, "application/json", func(data []byte) (string, error) {
+			var list history.ChangeList
+			if err := json.Unmarshal(data, &list); err != nil {
+				return "", err
+			}
+			for i := range list.Items {
+				if stopped = !yield(&list.Items[i], nil); stopped {
+					return "", nil
+				}
+			}
+			return list.Continue, nil
+		})
+		if err != nil && !stopped {
+			yield(nil, err)
+		}
+	}
 }
 
 // getter returns the function that asks for changes until ctx ends.
@@ -285,16 +308,16 @@ type Version struct {
 // At returns an object as it was at a moment. It fails with the code 410 if the history does not reach back to the
 // moment: there may have been changes since that are deleted.
 func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
-	changes, err := c.Changes(ctx, o.Query(true))
-	if err != nil {
-		return Version{}, err
-	}
-	next := slices.IndexFunc(changes, func(change history.Change) bool { return !m.covers(&change) })
-	if next < 0 {
-		next = len(changes)
-	}
-	if next > 0 {
-		change, err := c.Change(ctx, o.changesIn(), changes[next-1].Revision)
+	var later *history.Change // the earliest change after the moment
+	for listed, err := range c.Changes(ctx, o.Query(true).newest()) {
+		if err != nil {
+			return Version{}, err
+		}
+		if !m.covers(listed) {
+			later = listed
+			continue
+		}
+		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
 		if err != nil {
 			return Version{}, err
 		}
@@ -305,8 +328,8 @@ func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
 	if _, err := answer(c.get(q, "application/json").Param("limit", "1").Do(ctx)); err != nil {
 		return Version{}, err
 	}
-	if len(changes) > 0 { // the moment is before the first change that is left
-		change, err := c.Change(ctx, o.changesIn(), changes[0].Revision)
+	if later != nil { // the moment is before the first change that is left
+		change, err := c.Change(ctx, o.changesIn(), later.Revision)
 		if err != nil {
 			return Version{}, err
 		}
@@ -484,14 +507,16 @@ func (c *Client) Names(ctx context.Context, kind string, deleted bool) (names []
 		return nil, err
 	}
 	if deleted {
-		changes, err := c.Changes(ctx, Query{Namespace: o.changesIn(), Fields: fields.Set{
+		for change, err := range c.Changes(ctx, Query{Namespace: o.changesIn(), Fields: fields.Set{
 			"object.group": o.Resource.Group, "object.resource": o.Resource.Resource, "verb": "delete",
-		}})
-		for i := range changes {
-			names = append(names, changes[i].Object.Name)
+		}}) {
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, change.Object.Name)
 		}
 		slices.Sort(names)
-		return slices.Compact(names), err
+		return slices.Compact(names), nil
 	}
 	list, err := c.client(o).List(ctx, metav1.ListOptions{Limit: pageSize})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -168,7 +169,7 @@ func revisionOf(o *unstructured.Unstructured) int64 {
 	return revision
 }
 
-// leaves returns the fields of an object, in the simplest way that agrees with flatten.
+// leaves returns the fields of an object, in the simplest way that agrees with the server's.
 func leaves(value any, path string, all map[string]string) map[string]string {
 	switch value := value.(type) {
 	case map[string]any:
@@ -272,6 +273,71 @@ func TestBlame_EqualsTheLogOfRandomEdits(t *testing.T) {
 	}
 }
 
+// counter counts requests.
+type counter struct {
+	http.RoundTripper
+	requests int
+}
+
+func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.requests++
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// Blame is one request, of however many changes. What the user may not see, it says as what is not there any more.
+func TestBlame_IsOneRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	target := Object{schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "shop", "a"}
+	const n = 3000
+	w.Must(w.Create("alice", w.Object("secrets", "shop", "a", map[string]any{"data": map[string]any{"a.b": "MA=="}})))
+	for i := range n {
+		o := w.Get("secrets", "shop", "a")
+		o.SetLabels(map[string]string{"n": fmt.Sprint(i)})
+		w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "patch", Manager: "tool"}, o))
+	}
+	config := w.Config("")
+	counter := &counter{RoundTripper: config.Transport}
+	config.Transport = counter
+	client, err := NewClient(config, "shop")
+	w.must(err)
+	for _, shown := range []bool{false, true} {
+		counter.requests = 0
+		blamed, err := client.Blame(t.Context(), target, shown)
+		w.must(err)
+		found := map[string]string{}
+		for _, leaf := range blamed {
+			c := leaf.Change
+			found[leaf.Path] = text(leaf.Value) + " " + c.Who + " " + c.Verb + " " + c.Manager
+		}
+		value, requests := "***", 1
+		if shown {
+			value, requests = "MA==", 2
+		}
+		if found["metadata.labels.n"] != fmt.Sprintf(`"%d" bob patch tool`, n-1) ||
+			found[`data["a.b"]`] != `"`+value+`" alice create ` || counter.requests != requests {
+			t.Errorf("%d requests find %v", counter.requests, found)
+		}
+	}
+
+	w.Allow = func(who, _, resource, namespace string) bool {
+		return who == "eve" && (resource == "changes" || resource == "configmaps") && namespace == "shop"
+	}
+	eve, err := NewClient(w.Config("eve"), "shop")
+	w.must(err)
+	if _, err := eve.Blame(t.Context(), target, false); !apierrors.IsForbidden(err) {
+		t.Errorf("who may not list Secrets is told %v", err)
+	}
+	target.Name = "none"
+	if _, err := eve.Blame(t.Context(), target, false); !apierrors.IsForbidden(err) {
+		t.Errorf("who may not list Secrets is told of one that does not exist: %v", err)
+	}
+	target.Resource.Resource = "configmaps"
+	if _, err := eve.Blame(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("of what does not exist: %v", err)
+	}
+}
+
 // show and diff find an object as it was at each revision and time, or say that the history does not reach back.
 func TestAt_IsWhatTheObjectWas(t *testing.T) {
 	t.Parallel()
@@ -326,36 +392,11 @@ func TestAt_IsWhatTheObjectWas(t *testing.T) {
 	}
 }
 
-// threeWay returns an object now, in which what a change has made of before is reversed; nil if somebody has changed
-// that since. It has no missing value: nil is a field that does not exist.
-func threeWay(now, after, before any) (merged any, conflicts bool) {
-	a, isObject := after.(map[string]any)
-	b, bothAre := before.(map[string]any)
-	switch {
-	case reflect.DeepEqual(after, before):
-		return now, false
-	case isObject && bothAre:
-		n, _ := now.(map[string]any)
-		result := maps.Clone(n)
-		for name := range union(a, b) {
-			field, conflict := threeWay(n[name], a[name], b[name])
-			conflicts = conflicts || conflict
-			if field == nil {
-				delete(result, name)
-			} else if result != nil {
-				result[name] = field
-			} else {
-				conflicts = true // what it would be put into is gone
-			}
-		}
-		if result == nil {
-			return now, conflicts
-		}
-		return result, conflicts
-	case reflect.DeepEqual(now, before), reflect.DeepEqual(now, after):
-		return before, false
-	}
-	return nil, true
+// valuesOf returns the leaves of an object that are no empty objects or lists.
+func valuesOf(object map[string]any) map[string]string {
+	all := leaves(object, "", map[string]string{})
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "{}" || value == "[]" })
+	return all
 }
 
 // union returns the members of two maps, of which the second one counts.
@@ -366,60 +407,85 @@ func union[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// An undo reverses exactly what its change has changed. If somebody has changed that since, it changes nothing, and
-// says so; a second one finds nothing to do.
+// An undo gives the leaves that its change has changed their former values, and leaves all others as they are. If
+// somebody has changed one of them since, it changes nothing, and says which, and who; a second one finds nothing to do.
 func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	outcomes := map[string]int{}
-	w.cases(800, func(int) {
+	w.cases(1500, func(int) {
 		states := map[int64]*unstructured.Unstructured{}
 		note := func(o *unstructured.Unstructured) { states[revisionOf(o)] = o.DeepCopy() }
-		first := w.Must(w.Create(w.user(), w.object("deployments", "web")))
-		note(first)
+		note(w.Must(w.Create(w.user(), w.object("deployments", "web"))))
 		for range w.random.IntN(4) {
 			note(w.edit("deployments", "web"))
 		}
-		now := w.Get("deployments", "shop", "web")
 		revisions := slices.Sorted(maps.Keys(states))
 		at := w.random.IntN(len(revisions))
 		undone, requests := revisions[at], w.Requests
 		change, err := w.client.Change(t.Context(), "shop", undone)
 		w.must(err)
+		after, now := valuesOf(strip(states[undone].Object)), valuesOf(strip(w.Get("deployments", "shop", "web").Object))
+		before := map[string]string{}
+		if at > 0 {
+			before = valuesOf(strip(states[revisions[at-1]].Object))
+		}
 
-		// What is expected of the object; nil means that it is gone.
-		var want map[string]any
-		conflicts := false
-		if at == 0 {
-			later := strip(now.Object)
-			created := strip(states[undone].Object)
-			delete(later, "status")
-			delete(created, "status")
-			conflicts = !reflect.DeepEqual(later, created)
-		} else {
-			after, before := strip(states[undone].Object), strip(states[revisions[at-1]].Object)
-			if change.Subresource != "status" {
-				delete(after, "status")
-				delete(before, "status")
+		// What is expected of the leaves. Whether others keep an element of a list from being added, removed or moved is
+		// not told by its leaves.
+		want, isTold, beside := maps.Clone(now), true, false
+		var conflicts []string
+		for path := range union(union(after, before), now) {
+			isStatus := strings.HasPrefix(path, "status")
+			isContainer := strings.HasPrefix(path, "spec.containers")
+			switch {
+			case at == 0:
+				isTold = isTold && !isContainer
+				if now[path] != after[path] && !isStatus {
+					conflicts = append(conflicts, path)
+				}
+			case after[path] == before[path] || isStatus && change.Subresource != "status":
+				beside = beside || now[path] != after[path]
+				isTold = isTold && !isContainer
+			case now[path] != after[path] && now[path] != before[path]:
+				conflicts = append(conflicts, path)
+			default:
+				isTold = isTold && !isContainer
+				if want[path] = before[path]; want[path] == "" {
+					delete(want, path)
+				}
 			}
-			merged, conflict := threeWay(runtime.DeepCopyJSON(strip(now.Object)), after, before)
-			want, _ = merged.(map[string]any)
-			conflicts = conflict
+		}
+
+		if at == 0 { // an empty object or list is a difference too
+			isTold = isTold && len(conflicts) > 0
 		}
 
 		plan, err := w.client.PlanUndo(t.Context(), undone)
-		if conflicts {
+		if err != nil {
 			outcomes["conflict"]++
-			if err == nil || !strings.Contains(err.Error(), "nothing is undone: after revision") || w.Requests != requests {
-				t.Errorf("of %s, revision %d of %s is undone: %v", text(now.Object), undone, text(states[undone].Object), err)
+			if isTold && len(conflicts) == 0 || !strings.Contains(err.Error(), "nothing is undone: after revision") ||
+				w.Requests != requests {
+				t.Errorf("of %v, revision %d of %v after %v is not undone: %v", now, undone, after, before, err)
+			}
+			for _, path := range conflicts {
+				if at > 0 && !strings.HasPrefix(path, "spec.containers") && !strings.Contains(err.Error(), path) {
+					t.Errorf("%v does not name %s", err, path)
+				}
+			}
+			if !strings.Contains(err.Error(), " (user-") && isTold {
+				t.Errorf("%v does not say who", err)
 			}
 			return
 		}
-		w.must(err)
+		if len(conflicts) > 0 {
+			t.Errorf("of %v, revision %d of %v after %v is undone, though others have changed %q", now, undone, after, before,
+				conflicts)
+		}
 		if plan.Verb != "delete" && len(plan.Patch) == 0 {
 			outcomes["nothing"]++
-			if !reflect.DeepEqual(want, strip(now.Object)) {
-				t.Errorf("nothing is to be done to make %s %s", text(now.Object), text(want))
+			if !maps.Equal(want, now) {
+				t.Errorf("nothing is to be done to make %v %v", now, want)
 			}
 			return
 		}
@@ -428,22 +494,87 @@ func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 			t.Error("a dry run has written")
 		}
 		w.must(w.client.Do(t.Context(), nil, plan, false))
-		var got map[string]any
-		if o := w.Get("deployments", "shop", "web"); o != nil {
-			got = strip(o.Object)
+		outcomes[plan.Verb]++
+		if o := w.Get("deployments", "shop", "web"); at == 0 {
+			if o != nil {
+				t.Errorf("it is not deleted: %v", o)
+			}
+		} else if got := valuesOf(strip(o.Object)); !maps.Equal(got, want) {
+			t.Errorf("%v is %v, want %v after %s", now, got, want, text(plan.Patch))
 		}
-		if outcomes[plan.Verb]++; !reflect.DeepEqual(got, want) {
-			t.Errorf("%s is %s, want %s after %s", text(now.Object), text(got), text(want), text(plan.Patch))
+		if beside {
+			outcomes["beside"]++
 		}
 		if again, err := w.client.PlanUndo(t.Context(), undone); err != nil || len(again.Patch) > 0 ||
 			again.Verb == "delete" {
 			t.Errorf("a second undo: %+v, %v", again, err)
 		}
 	})
-	for _, outcome := range []string{"conflict", "nothing", "patch", "delete"} {
+	for _, outcome := range []string{"conflict", "nothing", "patch", "delete", "beside"} {
 		if outcomes[outcome] == 0 {
 			t.Errorf("no case ended in %s: %v", outcome, outcomes)
 		}
+	}
+}
+
+// What others have changed beside the leaves of a change does not keep it from being undone: a leaf of the same element,
+// another element, another label.
+func TestUndo_IsOfLeaves(t *testing.T) {
+	t.Parallel()
+	container := func(name, image string, more ...any) any {
+		c := map[string]any{"name": name, "image": image}
+		for i := 0; i < len(more); i += 2 {
+			c[more[i].(string)] = more[i+1]
+		}
+		return c
+	}
+	list := func(containers ...any) []any { return containers }
+	a1, a2, b1, b2 := container("a", "1"), container("a", "2"), container("b", "1"), container("b", "2")
+	for name, test := range map[string]struct {
+		before, after, now []any
+		want               []any // nil if it is refused
+		refused            string
+	}{
+		"another element":     {list(a1, b1), list(a2, b1), list(a2, b2), list(a1, b2), ""},
+		"moved elements":      {list(a1, b1), list(a2, b1), list(b2, a2), list(b2, a1), ""},
+		"another leaf":        {list(a1), list(a2), list(container("a", "2", "tty", true)), list(container("a", "1", "tty", true)), ""},
+		"an added element":    {list(a1), list(a1, b1), list(a2, b1), list(a2), ""},
+		"a removed element":   {list(a1, b1), list(b1), list(b2), list(a1, b2), ""},
+		"the same leaf":       {list(a1, b1), list(a2, b1), list(container("a", "3"), b1), nil, "[name=a].image (carol, revision "},
+		"an element since":    {list(a1), list(a1, b1), list(a1, b2), nil, "[name=b].image (carol, revision "},
+		"a removed one since": {list(a1, b1), list(a2, b1), list(b1), nil, "[name=a] (carol, revision "},
+		"an order since":      {list(a1, b1), list(b1, a1), list(b1, a2), nil, "spec.containers (carol, revision "},
+		"no key":              {list("x", "y"), list("x", "z"), list("w", "z"), nil, "spec.containers (carol, revision "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			write := func(who string, containers []any) *unstructured.Unstructured {
+				o := w.Object("deployments", "shop", "web", map[string]any{"spec": map[string]any{"containers": containers}})
+				o.SetLabels(map[string]string{who: "1"})
+				if w.Get("deployments", "shop", "web") == nil {
+					return w.Must(w.Create(who, o))
+				}
+				return w.Must(w.Update(sqlstore.Author{User: who, Verb: "update"}, o))
+			}
+			write("bob", test.before)
+			change := write("bob", test.after)
+			write("carol", test.now)
+			plan, err := w.client.PlanUndo(t.Context(), revisionOf(change))
+			if test.want == nil {
+				if err == nil || !strings.Contains(err.Error(), test.refused) {
+					t.Errorf("%+v, %v, want %q", plan, err, test.refused)
+				}
+				return
+			}
+			w.must(err)
+			w.must(w.client.Do(t.Context(), nil, plan, false))
+			now := w.Get("deployments", "shop", "web")
+			got, _, _ := unstructured.NestedSlice(now.Object, "spec", "containers")
+			if !reflect.DeepEqual(got, test.want) || now.GetLabels()["carol"] == "" {
+				t.Errorf("it is %s, want %s, after %s", text(now.Object), text(test.want), text(plan.Patch))
+			}
+		})
 	}
 }
 
@@ -460,14 +591,29 @@ func TestUndo_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	if err := w.client.Do(t.Context(), nil, remove, false); !apierrors.IsConflict(err) {
 		t.Errorf("a deletion of what has changed: %v", err)
 	}
-	patch, err := w.client.PlanUndo(t.Context(), revisionOf(changed))
-	w.must(err)
-	o = changed.DeepCopy()
-	o.SetLabels(map[string]string{"late": "1"})
-	w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "update"}, o))
-	if err := w.client.Do(t.Context(), nil, patch, false); err == nil ||
-		w.Get("configmaps", "shop", "a").GetLabels()["late"] == "" {
-		t.Errorf("a patch of what has changed: %v", err)
+	set := func(data map[string]any, label string) *unstructured.Unstructured {
+		o := w.Get("configmaps", "shop", "a")
+		o.Object["data"] = data
+		o.SetLabels(map[string]string{label: "1"})
+		return w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "update"}, o))
+	}
+	set(map[string]any{"key": "1"}, "x")
+	for _, test := range []struct{ changed, later, want any }{
+		{map[string]any{"key": "2"}, map[string]any{"key": "2"}, map[string]any{"key": "1"}}, // a label does not matter
+		{map[string]any{"key": "2"}, map[string]any{"key": "3"}, map[string]any{"key": "3"}},
+		{map[string]any{}, map[string]any{"key": "3"}, map[string]any{"key": "3"}}, // it would be overwritten
+	} {
+		set(map[string]any{"key": "1"}, "x")
+		changed = set(test.changed.(map[string]any), "x")
+		patch, err := w.client.PlanUndo(t.Context(), revisionOf(changed))
+		w.must(err)
+		set(test.later.(map[string]any), "late")
+		err = w.client.Do(t.Context(), nil, patch, false)
+		now := w.Get("configmaps", "shop", "a")
+		if isUndone := reflect.DeepEqual(test.want, map[string]any{"key": "1"}); (err == nil) != isUndone ||
+			!reflect.DeepEqual(now.Object["data"], test.want) || now.GetLabels()["late"] == "" {
+			t.Errorf("%v of what is %v: %v, %v", test.changed, test.later, now, err)
+		}
 	}
 }
 
@@ -947,10 +1093,13 @@ func TestChanges_OfAllPagesAreWhole(t *testing.T) {
 	for range 3 * pageSize {
 		w.change()
 	}
-	all, err := w.client.Changes(t.Context(), Query{Namespace: "shop", WithStatus: true})
-	w.must(err)
+	var all []history.Change
+	for change, err := range w.client.Changes(t.Context(), Query{Namespace: "shop", WithStatus: true}) {
+		w.must(err)
+		all = append(all, *change)
+	}
 	rows := 0
-	_, err = w.client.Tables(t.Context(), Query{Namespace: "shop", WithStatus: true}, func(table *metav1.Table) error {
+	_, err := w.client.Tables(t.Context(), Query{Namespace: "shop", WithStatus: true}, func(table *metav1.Table) error {
 		rows += len(table.Rows)
 		return nil
 	})

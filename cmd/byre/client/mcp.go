@@ -394,7 +394,7 @@ func (t *mcpTools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffInpu
 	if err != nil {
 		return nil, nil, err
 	}
-	changed, err := history.Compare(older.Content, newer.Content)
+	changed, err := t.client.compare(older.Content, newer.Content)
 	if err != nil {
 		return nil, nil, err
 	}

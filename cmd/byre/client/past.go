@@ -162,9 +162,11 @@ func newDiffCommand() *cobra.Command {
 			if colored {
 				text = colorDiff(text)
 			}
-			fields, err := history.Compare(older.Content, newer.Content)
-			if err != nil {
-				return err
+			var fields []history.FieldChange
+			if output.IsData() {
+				if fields, err = client.compare(older.Content, newer.Content); err != nil {
+					return err
+				}
 			}
 			return page(cmd, func(out io.Writer) error {
 				return output.Print(out, fields, func(out io.Writer) error {

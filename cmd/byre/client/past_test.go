@@ -167,7 +167,7 @@ func TestPast_AsksBeforeItWrites(t *testing.T) {
 		return value
 	}
 	for _, args := range [][]string{{"undo", second}, {"rollback", "--at", first}} {
-		if out := c.fails("nobody answered; use --yes", args...); !strings.Contains(out, `replace /data/key "one"`) ||
+		if out := c.fails("nobody answered; use --yes", args...); !strings.Contains(out, `replace data.key "one"`) ||
 			strings.Contains(out, "test /") {
 			t.Errorf("%q says\n%s", args, out)
 		}

@@ -112,7 +112,7 @@ func (f *writeFlags) printPatch(out io.Writer, step *Step) {
 		case "remove":
 			value = nil
 		}
-		PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Path+" "+string(value))})
+		PrintRow(out, []any{"  " + strings.TrimSpace(o.Op+" "+o.Field+" "+string(value))})
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -258,7 +257,9 @@ type recovery struct {
 	// since and until are moments, as field selectors have them.
 	since, until string
 	objects      []*changed
-	// present has the objects of a resource as they are, by name.
+	// names are those of the objects of a resource that have changed since, while it is read.
+	names map[string]bool
+	// present has of them those that exist, as they are, by name.
 	present map[schema.GroupVersionResource]map[string]*unstructured.Unstructured
 }
 
@@ -266,6 +267,7 @@ func newRecovery(c *Client, since string) *recovery {
 	return &recovery{
 		Client: c, since: since,
 		result:  &Plan{owners: map[types.UID]types.UID{}, pending: map[types.UID]bool{}},
+		names:   map[string]bool{},
 		present: map[schema.GroupVersionResource]map[string]*unstructured.Unstructured{},
 	}
 }
@@ -306,38 +308,57 @@ var transient = []schema.GroupResource{
 
 // leaveOutUndefined leaves out the custom resources that have changed, and whose definition was deleted since.
 func (r *recovery) leaveOutUndefined(ctx context.Context, served []schema.GroupVersionResource) error {
-	definitions, err := r.Changes(ctx, Query{Namespace: metav1.NamespaceDefault, Fields: fields.Set{
-		"object.group": "apiextensions.k8s.io", "object.resource": "customresourcedefinitions", "since": r.since,
-	}})
-	if apierrors.IsResourceExpired(err) || apierrors.IsForbidden(err) {
-		return nil // the history does not tell, or not this user
-	}
-	if err != nil {
-		return err
-	}
 	seen := map[schema.GroupResource]bool{}
 	for i := range served {
 		seen[served[i].GroupResource()] = true
 	}
-	for i := range definitions {
-		resource := schema.ParseGroupResource(definitions[i].Object.Name)
-		if seen[resource] {
-			continue
+	var undefined []schema.GroupResource
+	for definition, err := range r.Changes(ctx, Query{Namespace: metav1.NamespaceDefault, Fields: fields.Set{
+		"object.group": "apiextensions.k8s.io", "object.resource": "customresourcedefinitions", "since": r.since,
+	}}) {
+		if apierrors.IsResourceExpired(err) || apierrors.IsForbidden(err) {
+			return nil // the history does not tell, or not this user
 		}
-		seen[resource] = true
-		changes, err := r.Changes(ctx, r.query(resource))
+		if err != nil {
+			return err
+		}
+		if resource := schema.ParseGroupResource(definition.Object.Name); !seen[resource] {
+			seen[resource] = true
+			undefined = append(undefined, resource)
+		}
+	}
+	for _, resource := range undefined {
+		first, err := r.firstChanges(ctx, resource)
 		if err != nil && !apierrors.IsResourceExpired(err) {
 			return err
 		}
-		existed := map[string]bool{}
-		for _, c := range slices.Backward(changes) {
-			existed[c.Object.Name] = c.Replaces > 0
-		}
-		if slices.Contains(slices.Collect(maps.Values(existed)), true) {
+		if slices.ContainsFunc(first, func(c firstChange) bool { return c.replaces > 0 }) {
 			r.leaveOut(resource.String(), "its definition does not exist any more: create it, and run this again")
 		}
 	}
 	return nil
+}
+
+// firstChange is the first change of an object since the moment of a recovery.
+type firstChange struct {
+	name               string
+	revision, replaces int64
+}
+
+// firstChanges returns the first change since of each object of a resource. It holds no more than that of the changes,
+// which may be many for each object.
+func (r *recovery) firstChanges(ctx context.Context, resource schema.GroupResource) (first []firstChange, err error) {
+	seen := map[string]bool{}
+	for change, err := range r.Changes(ctx, r.query(resource)) {
+		if err != nil {
+			return first, err
+		}
+		if name := change.Object.Name; !seen[name] {
+			seen[name] = true
+			first = append(first, firstChange{name, change.Revision, change.Replaces})
+		}
+	}
+	return first, nil
 }
 
 // mayList fails if the user may not list a resource in a namespace, or in all if it is empty. Changes
@@ -364,19 +385,17 @@ func (r *recovery) query(resource schema.GroupResource) Query {
 
 // read adds the objects of a resource that have changed since.
 func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResource) error {
-	changes, err := r.Changes(ctx, r.query(resource.GroupResource()))
+	first, err := r.firstChanges(ctx, resource.GroupResource())
 	if err != nil {
 		return err
 	}
-	seen := map[string]bool{}
-	for i := range changes {
-		name := changes[i].Object.Name
-		if seen[name] {
-			continue
-		}
-		seen[name] = true
-		o := &changed{Object: Object{resource, r.namespace, name}}
-		if o.then, err = r.before(ctx, &changes[i]); errors.Is(err, errUnreadable) {
+	for _, change := range first {
+		r.names[change.name] = true
+	}
+	defer clear(r.names)
+	for _, change := range first {
+		o := &changed{Object: Object{resource, r.namespace, change.name}}
+		if o.then, err = r.before(ctx, change); errors.Is(err, errUnreadable) {
 			r.leaveOut(o.String(), err.Error())
 			continue
 		} else if err != nil {
@@ -400,11 +419,11 @@ func (r *recovery) read(ctx context.Context, resource schema.GroupVersionResourc
 }
 
 // before returns what an object was before a change; nil if it did not exist, or was being deleted.
-func (r *recovery) before(ctx context.Context, listed *history.Change) (*unstructured.Unstructured, error) {
-	if listed.Replaces == 0 {
+func (r *recovery) before(ctx context.Context, first firstChange) (*unstructured.Unstructured, error) {
+	if first.replaces == 0 {
 		return nil, nil //nolint:nilnil // it did not exist
 	}
-	change, err := r.Change(ctx, r.namespace, listed.Revision)
+	change, err := r.Change(ctx, r.namespace, first.revision)
 	if err != nil {
 		return nil, err
 	}
@@ -431,7 +450,9 @@ func (r *recovery) get(ctx context.Context, o Object) (*unstructured.Unstructure
 			return nil, err
 		}
 		for i := range list.Items {
-			all[list.Items[i].GetName()] = &list.Items[i]
+			if object := list.Items[i]; r.names[object.GetName()] {
+				all[object.GetName()] = &object // not of the page, which is forgotten
+			}
 		}
 		if options.Continue = list.GetContinue(); options.Continue == "" {
 			break
@@ -524,9 +545,11 @@ func (r *recovery) update(ctx context.Context, o *changed) (*Step, error) {
 	if err := r.resolveOwners(ctx, &s.Undelete, r.result.owners); err != nil {
 		return nil, err
 	}
-	for _, difference := range reverse(nil, "", strip(now.Object), s.Content.Object) {
-		s.Patch = append(s.Patch, difference.operations()...)
+	of, err := r.typeOf(o.then.Object)
+	if err != nil {
+		return nil, err
 	}
+	s.Patch = differences(of, strip(now.Object), s.Content.Object)
 	if len(s.Patch) == 0 {
 		return nil, nil //nolint:nilnil // nothing to do
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,11 +36,7 @@ func (c *Client) PlanUndelete(ctx context.Context, o Object) (*Undelete, error) 
 	if now, err := c.Now(ctx, o); err != nil || now != nil {
 		return u, err
 	}
-	changes, err := c.Changes(ctx, o.Query(true))
-	if err != nil {
-		return nil, err
-	}
-	deleted, err := c.deletion(ctx, o, changes)
+	deleted, err := c.deletion(ctx, o, c.Changes(ctx, o.Query(true).newest()))
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +54,16 @@ type deletion struct {
 	began, ended int64
 }
 
-// deletion returns the deletion that the last of the object's changes is, or ends.
-func (c *Client) deletion(ctx context.Context, o Object, changes []history.Change) (d deletion, err error) {
+// deletion returns the deletion that the first of the object's changes is, or ends; the newest is the first.
+func (c *Client) deletion(
+	ctx context.Context, o Object, newest iter.Seq2[*history.Change, error],
+) (d deletion, err error) {
 	// A deletion that finalizers delayed began with an update that set the deletion timestamp, and
 	// the controllers have taken the object apart since.
-	for _, listed := range slices.Backward(changes) {
+	for listed, err := range newest {
+		if err != nil {
+			return d, err
+		}
 		change, err := c.Change(ctx, o.changesIn(), listed.Revision)
 		if err != nil {
 			return d, err
@@ -285,21 +287,23 @@ func (c *Client) namespaceDeletion(ctx context.Context, o Object) (d deletion, e
 	if err != nil {
 		return d, false, err
 	}
-	changes, err := c.Changes(ctx, o.Query(true))
-	if err != nil {
-		return d, false, err
-	}
 	if now != nil {
 		if metadata, ok := now["metadata"].(map[string]any); ok && metadata["deletionTimestamp"] != nil {
 			return d, true, fmt.Errorf("namespace %s is still being deleted: wait until it is gone", o.Name)
 		}
-		last := len(changes) - 1
-		for last >= 0 && changes[last].Replaces > 0 {
-			last-- // what has changed since it was created again
-		}
-		changes = changes[:max(last, 0)]
 	}
-	d, err = c.deletion(ctx, o, changes)
+	isLater := now != nil
+	d, err = c.deletion(ctx, o, func(yield func(*history.Change, error) bool) {
+		for change, err := range c.Changes(ctx, o.Query(true).newest()) {
+			if err == nil && isLater { // it has changed since it was created again
+				isLater = change.Replaces > 0
+				continue
+			}
+			if !yield(change, err) {
+				return
+			}
+		}
+	})
 	if errors.Is(err, errNoVersion) {
 		return d, now != nil, fmt.Errorf("the history has no deletion of namespace %s", o.Name)
 	}

@@ -2,31 +2,28 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/openapi3"
 
 	"byre/apiserver/history"
 	"byre/apiserver/storage/changes"
 )
 
-// Operation is one of a JSON patch (RFC 6902).
-type Operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
 // PlanUndo returns how a change is reversed: if it created the object, by its deletion, and otherwise by a patch of
-// the fields that it changed, which tests that nothing else has changed them since. If something has, it fails
-// and names their paths. The patch is empty if there is nothing to do.
+// the fields that it changed, which tests that nothing else has changed them since. If something has, it fails, and
+// names their paths and who has changed them. The patch is empty if there is nothing to do.
 func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 	change, err := c.Change(ctx, c.namespace, revision)
 	if err != nil {
@@ -73,40 +70,39 @@ func (c *Client) PlanUndo(ctx context.Context, revision int64) (*Step, error) {
 					u.Object)
 		}
 		u.Verb = "delete"
-		var later []string
-		for _, r := range reverse(nil, "", strip(now), strip(after.Content)) {
-			later = append(later, r.path)
+		was, is := strip(after.Content), strip(now)
+		delete(was, "status")
+		delete(is, "status")
+		of, err := c.typeOf(after.Content)
+		if err != nil {
+			return nil, err
 		}
-		return u, laterError(revision, slices.DeleteFunc(later, isStatus))
+		return u, c.laterError(ctx, u.Object, change, fieldsOf(differences(of, was, is)))
 	}
 	before, err := version(change.Replaces, change, change.Before)
 	if err != nil {
 		return nil, err
 	}
-	all := reverse(nil, "", strip(after.Content), strip(before.Content))
+	is, was := strip(after.Content), strip(before.Content)
 	if change.Subresource != "status" {
-		all = slices.DeleteFunc(all, func(r reversal) bool { return isStatus(r.path) })
+		delete(is, "status")
+		delete(was, "status")
 	}
-	var later []string
-	for _, r := range all {
-		parent := r.path[:strings.LastIndexByte(r.path, '/')]
-		switch value, exists := lookup(now, r.path); {
-		case r.before.is(value, exists): // it is undone already
-		case parent != "" && !isObject(now, parent): // so that there is nothing to add it to
-			later = append(later, parent)
-		case r.after.is(value, exists):
-			u.Patch = append(u.Patch, r.operations()...)
-		default:
-			later = append(later, r.path)
-		}
-	}
-	if err := laterError(revision, slices.Compact(later)); err != nil {
+	of, err := c.typeOf(after.Content)
+	if err != nil {
 		return nil, err
 	}
-	if len(u.Patch) > 0 {
-		u.Patch = append([]Operation{
-			{Op: "test", Path: "/metadata/resourceVersion", Value: u.resourceVersion},
-		}, u.Patch...)
+	r := reversal{}
+	r.value(place{of: of}, state{now, true}, state{is, true}, state{was, true})
+	if err := c.laterError(ctx, u.Object, change, r.later); err != nil {
+		return nil, err
+	}
+	if len(r.patch) > 0 {
+		u.Patch = append(u.Patch, Operation{Op: "test", Path: "/metadata/uid", Value: uid})
+		if r.adds {
+			u.Patch = append(u.Patch, Operation{Op: "test", Path: "/metadata/resourceVersion", Value: u.resourceVersion})
+		}
+		u.Patch = append(u.Patch, r.patch...)
 	}
 	return u, nil
 }
@@ -120,14 +116,44 @@ func holdsOthers(o Object) bool {
 	return false
 }
 
-func isStatus(path string) bool { return path == "/status" || strings.HasPrefix(path, "/status/") }
-
-// laterError is the error if others have changed the paths since a revision; nil if there are none.
-func laterError(revision int64, paths []string) error {
+// laterError is the error if others have changed fields since a change, of which it names the paths and who has changed
+// each last; nil if there are none.
+func (c *Client) laterError(ctx context.Context, o Object, change *history.Change, paths []string) error {
 	if len(paths) == 0 {
 		return nil
 	}
-	return fmt.Errorf("nothing is undone: after revision %d others have changed %s", revision, strings.Join(paths, ", "))
+	q := o.Query(change.Subresource == "status").newest()
+	q.Fields["since"] = strconv.FormatInt(change.Revision, 10)
+	who := make([]string, len(paths))
+	for later, err := range c.Changes(ctx, q) {
+		if err != nil {
+			break // the paths alone say what is wrong
+		}
+		for i, path := range paths {
+			if who[i] == "" && touches(later, path) {
+				who[i] = fmt.Sprintf(" (%s, revision %d)", later.Who, later.Revision)
+			}
+		}
+		if !slices.Contains(who, "") {
+			break
+		}
+	}
+	for i := range paths {
+		who[i] = paths[i] + who[i]
+	}
+	return fmt.Errorf("nothing is undone: after revision %d others have changed %s", change.Revision,
+		strings.Join(who, ", "))
+}
+
+// touches reports whether a change has changed a field, or one below or above it.
+func touches(c *history.Change, path string) bool {
+	isBelow := func(path, above string) bool {
+		rest, found := strings.CutPrefix(path, above)
+		return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	}
+	return slices.ContainsFunc(c.Changed, func(f history.FieldChange) bool {
+		return isBelow(f.Path, path) || isBelow(path, f.Path)
+	})
 }
 
 // object returns the object of a change.
@@ -160,57 +186,6 @@ func dryRunOption(dryRun bool) []string {
 	return nil
 }
 
-// state is the value of a field, if there is one.
-type state struct {
-	value  any
-	exists bool
-}
-
-func (s state) is(value any, exists bool) bool {
-	return s.exists == exists && (!exists || reflect.DeepEqual(s.value, value))
-}
-
-// reversal is the difference that a change has made at a path, a JSON pointer (RFC 6901).
-type reversal struct {
-	path          string
-	after, before state
-}
-
-// operations reverse the difference, and test that it is still there.
-func (r *reversal) operations() []Operation {
-	if !r.after.exists {
-		return []Operation{{"add", r.path, r.before.value}}
-	}
-	test := Operation{"test", r.path, r.after.value}
-	if !r.before.exists {
-		return []Operation{test, {Op: "remove", Path: r.path}}
-	}
-	return []Operation{test, {"replace", r.path, r.before.value}}
-}
-
-// reverse appends the differences of the objects after and before a change. A list is one value: the
-// place of an element says little after other changes.
-func reverse(all []reversal, path string, after, before map[string]any) []reversal {
-	names := maps.Clone(after)
-	maps.Copy(names, before)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		at := path + "/" + pointerEscape.Replace(name)
-		var a, b state
-		a.value, a.exists = after[name]
-		b.value, b.exists = before[name]
-		objectAfter, bothObjects := a.value.(map[string]any)
-		objectBefore, isObject := b.value.(map[string]any)
-		switch {
-		case a.is(b.value, b.exists):
-		case bothObjects && isObject:
-			all = reverse(all, at, objectAfter, objectBefore)
-		default:
-			all = append(all, reversal{at, a, b})
-		}
-	}
-	return all
-}
-
 // MaskedPatch returns the step's patch as people may see it: without the values of a Secret.
 func (s *Step) MaskedPatch() []Operation {
 	if !s.Object.IsSecret() {
@@ -230,11 +205,6 @@ func (s *Step) MaskedPatch() []Operation {
 	return patch
 }
 
-var (
-	pointerEscape   = strings.NewReplacer("~", "~0", "/", "~1")
-	pointerUnescape = strings.NewReplacer("~1", "/", "~0", "~")
-)
-
 // lookup returns the value of a field.
 func lookup(object map[string]any, pointer string) (value any, exists bool) {
 	value = object
@@ -247,11 +217,41 @@ func lookup(object map[string]any, pointer string) (value any, exists bool) {
 	return value, exists
 }
 
-// isObject reports whether a field exists and has fields.
-func isObject(object map[string]any, pointer string) bool {
-	value, _ := lookup(object, pointer)
-	_, ok := value.(map[string]any)
-	return ok
+// typeOf returns the type of an object, by which paths name the elements of its lists; zero if the server has no schema
+// of its kind.
+func (c *Client) typeOf(object map[string]any) (changes.Type, error) {
+	kind := (&unstructured.Unstructured{Object: object}).GroupVersionKind()
+	if known, ok := c.types.Load(kind.GroupVersion()); ok {
+		return changes.TypeOf(known.(managedfields.TypeConverter), kind), nil
+	}
+	document, err := openapi3.NewRoot(c.resources.OpenAPIV3()).GVSpec(kind.GroupVersion())
+	var unknown *openapi3.GroupVersionNotFoundError
+	if errors.As(err, &unknown) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return changes.Type{}, nil
+	}
+	if err != nil || document.Components == nil {
+		return changes.Type{}, err
+	}
+	converter, err := managedfields.NewTypeConverter(document.Components.Schemas, false)
+	if err != nil {
+		return changes.Type{}, err
+	}
+	c.types.Store(kind.GroupVersion(), converter)
+	return changes.TypeOf(converter, kind), nil
+}
+
+// compare returns the fields in which two versions of an object differ. A nil version is that of an object that does
+// not exist.
+func (c *Client) compare(before, after map[string]any) ([]history.FieldChange, error) {
+	content := after
+	if content == nil {
+		content = before
+	}
+	of, err := c.typeOf(content)
+	if err != nil {
+		return nil, err
+	}
+	return history.Compare(before, after, of)
 }
 
 // strip returns an object without what only the server writes into its metadata.
