@@ -184,53 +184,41 @@ func (i Informer[L]) Lister() L { return i.Of }
 // Informer returns nil: there is none.
 func (Informer[L]) Informer() cache.SharedIndexInformer { return nil }
 
-// WithPods returns a factory of informers with another informer of Pods.
-func WithPods(
-	factory informers.SharedInformerFactory, pods corev1informers.PodInformer,
-) informers.SharedInformerFactory {
-	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface { return withPods{v, pods} }}
-}
-
-// WithSecrets returns a factory of informers with another informer of Secrets.
-func WithSecrets(
-	factory informers.SharedInformerFactory, secrets corev1informers.SecretInformer,
-) informers.SharedInformerFactory {
-	return coreFactory{factory, func(v corev1informers.Interface) corev1informers.Interface {
-		return withSecrets{v, secrets}
-	}}
-}
-
-// coreFactory is a factory whose informers of the core group replace makes of those of the factory.
-type coreFactory struct {
+// CoreInformers is a factory of informers with another informer of Pods, and another one of Secrets, unless these are
+// nil.
+type CoreInformers struct {
 	informers.SharedInformerFactory
-	replace func(corev1informers.Interface) corev1informers.Interface
+	Pods    corev1informers.PodInformer
+	Secrets corev1informers.SecretInformer
 }
 
-func (f coreFactory) Core() coreinformers.Interface {
-	return coreGroup{f.SharedInformerFactory.Core(), f.replace}
+// Core implements informers.SharedInformerFactory.
+func (f CoreInformers) Core() coreinformers.Interface {
+	return coreGroup{f.SharedInformerFactory.Core(), f}
 }
 
 type coreGroup struct {
 	coreinformers.Interface
-	replace func(corev1informers.Interface) corev1informers.Interface
+	factory CoreInformers
 }
 
-func (g coreGroup) V1() corev1informers.Interface { return g.replace(g.Interface.V1()) }
+func (g coreGroup) V1() corev1informers.Interface { return coreV1{g.Interface.V1(), g.factory} }
 
-type withPods struct {
+type coreV1 struct {
 	corev1informers.Interface
-	pods corev1informers.PodInformer
+	factory CoreInformers
 }
 
-func (v withPods) Pods() corev1informers.TypedPodInformer {
-	return corev1informers.ToTypedPodInformer(v.pods)
+func (v coreV1) Pods() corev1informers.TypedPodInformer {
+	if v.factory.Pods == nil {
+		return v.Interface.Pods()
+	}
+	return corev1informers.ToTypedPodInformer(v.factory.Pods)
 }
 
-type withSecrets struct {
-	corev1informers.Interface
-	secrets corev1informers.SecretInformer
-}
-
-func (v withSecrets) Secrets() corev1informers.TypedSecretInformer {
-	return corev1informers.ToTypedSecretInformer(v.secrets)
+func (v coreV1) Secrets() corev1informers.TypedSecretInformer {
+	if v.factory.Secrets == nil {
+		return v.Interface.Secrets()
+	}
+	return corev1informers.ToTypedSecretInformer(v.factory.Secrets)
 }

@@ -123,7 +123,8 @@ func (cfg *Config) initializers(
 	ctx context.Context,
 ) (admission.PluginInitializers, *restmapper.DeferredDiscoveryRESTMapper, error) {
 	pods := podLister{cfg.Reader.Pods.Lister(metav1.NamespaceAll), cfg.Reader.Pods}
-	factory := storage.WithPods(cfg.Informers, storage.Informer[corev1listers.PodLister]{Of: pods})
+	factory := storage.CoreInformers{SharedInformerFactory: cfg.Informers,
+		Pods: storage.Informer[corev1listers.PodLister]{Of: pods}}
 	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(factory, cfg.APIResourceConfigSource)
 	if err != nil {
 		return nil, nil, fmt.Errorf("quota configuration: %w", err)

@@ -52,8 +52,8 @@ func (a *Auth) buildAuthenticator(ctx context.Context, cfg Config) error {
 		return err
 	}
 	var info genericapiserver.AuthenticationInfo
-	sources := storage.WithSecrets(cfg.Informers,
-		storage.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}})
+	sources := storage.CoreInformers{SharedInformerFactory: cfg.Informers,
+		Secrets: storage.Informer[corev1listers.SecretLister]{Of: secretLister{cfg.Reader}}}
 	err = flags.ApplyTo(ctx, &info, nil, cfg.EgressSelector, &common.Config{}, nil, cfg.Client, sources, cfg.ServerID)
 	if err != nil {
 		return err

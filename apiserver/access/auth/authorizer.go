@@ -35,7 +35,7 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	sources := cfg.Informers
 	if usesMode(config, modes.ModeNode) {
 		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
-		sources = storage.WithPods(sources, a.nodeAuthorizer.pods)
+		sources = storage.CoreInformers{SharedInformerFactory: sources, Pods: a.nodeAuthorizer.pods}
 	}
 	config.VersionedInformerFactory = authorizerInformers{sources, cfg.RBAC}
 	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
