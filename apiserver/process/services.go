@@ -1,8 +1,6 @@
 package process
 
 import (
-	"context"
-	"errors"
 	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,37 +62,16 @@ func NewServiceResolver(reader *storage.LookupReader, toEndpoints bool, self *ur
 type services struct{ reader *storage.LookupReader }
 
 func (s services) Services(namespace string) listers.ServiceNamespaceLister {
-	return namespacedServices{s.reader, namespace}
+	return s.reader.Services.Lister(namespace)
 }
 
-func (services) List(labels.Selector) ([]*corev1.Service, error) { return nil, errors.ErrUnsupported }
-
-type namespacedServices struct {
-	reader    *storage.LookupReader
-	namespace string
-}
-
-func (n namespacedServices) Get(name string) (*corev1.Service, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), storage.LookupTimeout)
-	defer cancel()
-	return n.reader.Services.GetCached(ctx, n.namespace, name)
-}
-
-func (namespacedServices) List(labels.Selector) ([]*corev1.Service, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// NewEndpointSliceGetter returns what finds the EndpointSlices of a Service, from the watch
-// cache, at each call.
-func NewEndpointSliceGetter(reader *storage.LookupReader) proxy.EndpointSliceGetter {
-	return endpointSlices{reader}
+func (s services) List(selector labels.Selector) ([]*corev1.Service, error) {
+	return s.reader.Services.Lister(metav1.NamespaceAll).List(selector)
 }
 
 type endpointSlices struct{ reader *storage.LookupReader }
 
 func (s endpointSlices) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), storage.LookupTimeout)
-	defer cancel()
-	return s.reader.EndpointSlices.ListCached(ctx, namespace,
+	return s.reader.EndpointSlices.Lister(namespace).List(
 		labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
 }

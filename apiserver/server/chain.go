@@ -277,7 +277,7 @@ func newRegistry(
 		Authenticator:  a.Authenticator,
 		APIAudiences:   a.APIAudiences,
 		Authorizer:     a.Authorizer,
-		EndpointSlices: process.NewEndpointSliceGetter(c.reader),
+		EndpointSlices: c.resolver.Slices,
 		RuleResolver:   a.RuleResolver,
 		Tokens: registry.TokenConfig{
 			Issuer:                a.TokenIssuer.Generator,
@@ -349,7 +349,7 @@ type clients struct {
 	informers informers.SharedInformerFactory
 	// resolver finds the Services of webhooks, in the store. webhooks chooses the credentials
 	// with which the server authenticates itself to a webhook.
-	resolver webhook.ServiceResolver
+	resolver *process.ServiceResolver
 	webhooks webhook.AuthenticationInfoResolverWrapper
 }
 

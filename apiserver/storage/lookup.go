@@ -21,9 +21,9 @@ import (
 	"byre/apiserver/storage/encoding"
 )
 
-// LookupTimeout bounds a read for an interface of upstream that passes no context, such as a
+// lookupTimeout bounds a read for an interface of upstream that passes no context, such as a
 // lister.
-const LookupTimeout = 10 * time.Second
+const lookupTimeout = 10 * time.Second
 
 // LookupReader reads built-in objects. Each field reads those of one resource. It is
 // immutable and safe for concurrent use.
@@ -163,14 +163,14 @@ func (r LookupResource[T]) Lister(namespace string) Lister[T] { return Lister[T]
 
 // List reads the objects that the selector selects.
 func (l Lister[T]) List(selector labels.Selector) ([]*T, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), LookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return l.resource.ListCached(ctx, l.namespace, selector)
 }
 
 // Get reads one object.
 func (l Lister[T]) Get(name string) (*T, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), LookupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return l.resource.GetCached(ctx, l.namespace, name)
 }
