@@ -62,7 +62,7 @@ type Auth struct {
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
 
-	nodeAuthorizer *lazyNodeAuthorizer // nil without the Node authorizer
+	nodeAuthorizer *nodeAuthorizer // nil without the Node authorizer
 }
 
 // New builds the authenticators and authorizers. The goroutines that upstream's
@@ -98,10 +98,10 @@ func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 
 // Ready returns nil when the authorizer has read what it decides by.
 func (a *Auth) Ready() error {
-	if a.nodeAuthorizer == nil {
+	if a.nodeAuthorizer == nil || a.nodeAuthorizer.pods.HasSynced() {
 		return nil
 	}
-	return a.nodeAuthorizer.ready()
+	return errors.New("the Node authorizer has not read the Pods yet")
 }
 
 // Run watches the CA files and the Node authorizer's Pods until ctx ends. It returns when all its goroutines have
@@ -126,7 +126,10 @@ func (a *Auth) Run(ctx context.Context) error {
 		return nil
 	})
 	if a.nodeAuthorizer != nil {
-		group.Go(func() error { return a.nodeAuthorizer.run(ctx) })
+		group.Go(func() error {
+			a.nodeAuthorizer.pods.RunWithContext(ctx)
+			return nil
+		})
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

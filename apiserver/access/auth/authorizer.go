@@ -2,14 +2,11 @@ package auth
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 	corev1informers "k8s.io/client-go/informers/core/v1"
@@ -34,7 +31,8 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	config.CustomDial = cfg.Dial
 	sources := cfg.Informers
 	if usesMode(config, modes.ModeNode) {
-		a.nodeAuthorizer = newLazyNodeAuthorizer(cfg.Client)
+		a.nodeAuthorizer = &nodeAuthorizer{identifier: nodeidentifier.NewDefaultNodeIdentifier(),
+			pods: &graphInformer{SharedIndexInformer: newPodInformer(cfg.Client)}}
 		sources = storage.CoreInformers{SharedInformerFactory: sources, Pods: a.nodeAuthorizer.pods}
 	}
 	config.VersionedInformerFactory = authorizerInformers{sources, cfg.RBAC}
@@ -66,29 +64,11 @@ type rbacGroup struct {
 
 func (g rbacGroup) V1() rbacv1informers.Interface { return g.listers }
 
-// lazyNodeAuthorizer starts the Node authorizer's Pod informer with the server if there are
-// nodes, and otherwise when a node makes its first request. A server without kubelets never
-// starts it, and so neither decodes each change of a Pod nor keeps the graph in memory.
-type lazyNodeAuthorizer struct {
+// nodeAuthorizer has the requests of nodes wait for the Node authorizer's graph.
+type nodeAuthorizer struct {
 	authorizer.Authorizer
-	client     kubernetes.Interface
 	identifier nodeidentifier.NodeIdentifier
 	pods       *graphInformer
-	// nodeAsked is closed, once, by the first request of a node.
-	nodeAsked chan struct{}
-	once      sync.Once
-	// withoutNodes is closed if the server starts without nodes.
-	withoutNodes chan struct{}
-}
-
-func newLazyNodeAuthorizer(client kubernetes.Interface) *lazyNodeAuthorizer {
-	return &lazyNodeAuthorizer{
-		client:       client,
-		identifier:   nodeidentifier.NewDefaultNodeIdentifier(),
-		pods:         &graphInformer{SharedIndexInformer: newPodInformer(client)},
-		nodeAsked:    make(chan struct{}),
-		withoutNodes: make(chan struct{}),
-	}
 }
 
 // graphInformer is the Pod informer that upstream builds its graph from.
@@ -122,7 +102,7 @@ func (i *graphInformer) HasSynced() bool { return i.graph != nil && i.graph.HasS
 const graphSyncTimeout = 10 * time.Second
 
 // Authorize implements authorizer.UnconditionalAuthorizer.
-func (n *lazyNodeAuthorizer) Authorize(
+func (n *nodeAuthorizer) Authorize(
 	ctx context.Context, a authorizer.Attributes,
 ) (authorizer.Decision, string, error) {
 	n.awaitPods(ctx, a)
@@ -130,7 +110,7 @@ func (n *lazyNodeAuthorizer) Authorize(
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(
+func (n *nodeAuthorizer) ConditionsAwareAuthorize(
 	ctx context.Context, a authorizer.Attributes,
 ) authorizer.ConditionsAwareDecision {
 	n.awaitPods(ctx, a)
@@ -138,10 +118,9 @@ func (n *lazyNodeAuthorizer) ConditionsAwareAuthorize(
 }
 
 // awaitPods waits until the Pods have been read if a is of a node.
-func (n *lazyNodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attributes) {
+func (n *nodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attributes) {
 	if who := a.GetUser(); who != nil {
 		if _, isNode := n.identifier.NodeIdentity(who); isNode && !n.pods.HasSynced() {
-			n.once.Do(func() { close(n.nodeAsked) })
 			ctx, cancel := context.WithTimeout(ctx, graphSyncTimeout)
 			defer cancel()
 			// After graphSyncTimeout the graph may lack the node's Pods. The
@@ -149,80 +128,6 @@ func (n *lazyNodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attribu
 			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
 		}
 	}
-}
-
-// run runs the Pod informer until ctx ends, once there is a node.
-func (n *lazyNodeAuthorizer) run(ctx context.Context) error {
-	if !n.hasNodes(ctx) {
-		close(n.withoutNodes)
-		n.awaitNode(ctx)
-	}
-	n.pods.RunWithContext(ctx)
-	return nil
-}
-
-// nodesPause is the time after which a watch of the nodes that has ended begins again.
-const nodesPause = 5 * time.Second
-
-// awaitNode waits until there is a node, whose kubelet may ask another server until that fails, or until one has asked.
-func (n *lazyNodeAuthorizer) awaitNode(ctx context.Context) {
-	for !n.watchNodes(ctx) {
-		select {
-		case <-n.nodeAsked:
-			return
-		case <-ctx.Done():
-		case <-time.After(nodesPause):
-		}
-	}
-}
-
-// watchNodes is awaitNode for as long as one watch lasts. It returns false if that ends first.
-func (n *lazyNodeAuthorizer) watchNodes(ctx context.Context) bool {
-	nodes, err := n.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return ctx.Err() != nil
-	}
-	defer nodes.Stop()
-	select {
-	case event := <-nodes.ResultChan():
-		return event.Type == watch.Added
-	case <-n.nodeAsked:
-	case <-ctx.Done():
-	}
-	return true
-}
-
-// nodesRetry is the time after which a failed read of the nodes is tried again.
-const nodesRetry = 100 * time.Millisecond
-
-func (n *lazyNodeAuthorizer) hasNodes(ctx context.Context) bool {
-	for {
-		nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
-		if err == nil {
-			return len(nodes.Items) > 0
-		}
-		select {
-		case <-n.nodeAsked:
-			return true
-		case <-ctx.Done():
-			return false
-		case <-time.After(nodesRetry):
-		}
-	}
-}
-
-// ready returns nil when the kubelets of the nodes that there were at the start are allowed
-// what their Pods refer to.
-func (n *lazyNodeAuthorizer) ready() error {
-	select {
-	case <-n.withoutNodes:
-		return nil
-	default:
-	}
-	if n.pods.HasSynced() {
-		return nil
-	}
-	return errors.New("the Node authorizer has not read the Pods yet")
 }
 
 // newPodInformer returns an informer of the Pods that are assigned to a node. It keeps

@@ -64,12 +64,6 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	ask := func(node, verb, resource, name string) bool {
 		return allowed(t, a, nodeQuestion(node, verb, resource, name))
 	}
-	allowed(t, a, question("somebody", "get", "pods", "n"))
-	for _, action := range client.Actions() {
-		if action.Matches("list", "pods") || action.Matches("watch", "pods") {
-			t.Error("Pods are followed though there is no node")
-		}
-	}
 	storetest.Eventually(t, "the graph", func() bool {
 		return ask("a", "get", "secrets", "secret-p") && ask("b", "get", "secrets", "secret-q")
 	})
@@ -88,52 +82,23 @@ func TestNodeAuthorizer_AllowsWhatItsPodsReferTo(t *testing.T) {
 	})
 }
 
-// TestNodeAuthorizer_IsReadyWithItsPods: a server that starts with nodes is not ready before the
-// Node authorizer has read the Pods; without nodes it is, and follows no Pods.
+// TestNodeAuthorizer_IsReadyWithItsPods: a server is not ready before the Node authorizer has read the Pods.
 func TestNodeAuthorizer_IsReadyWithItsPods(t *testing.T) {
 	t.Parallel()
-	for _, objects := range [][]runtime.Object{nil, {&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}} {
-		client := fake.NewClientset(objects...)
-		listed, proceed := make(chan struct{}), make(chan struct{})
-		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			close(listed)
-			<-proceed
-			return false, nil, nil
-		})
-		a := newAuth(t, client, newRules(t).RBACListers, options(t))
-		if len(objects) > 0 {
-			<-listed
-			if a.Ready() == nil {
-				t.Error("ready before the Pods are read")
-			}
-		}
-		close(proceed)
-		storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
-		select {
-		case <-listed:
-			if len(objects) == 0 {
-				t.Error("Pods are followed though there is no node")
-			}
-		default:
-		}
-	}
-}
-
-// The first node may ask another server, until that fails.
-func TestNodeAuthorizer_FollowsPodsOnceThereIsANode(t *testing.T) {
-	t.Parallel()
-	client := fake.NewClientset(newPod("p", "a"))
-	a := newAuth(t, client, newRules(t).RBACListers, options(t))
-	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
-	if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	storetest.Eventually(t, "Pods are listed", func() bool {
-		return slices.ContainsFunc(client.Actions(), func(action clienttesting.Action) bool {
-			return action.Matches("list", "pods")
-		})
+	client := fake.NewClientset()
+	listed, proceed := make(chan struct{}), make(chan struct{})
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		close(listed)
+		<-proceed
+		return false, nil, nil
 	})
+	a := newAuth(t, client, newRules(t).RBACListers, options(t))
+	<-listed
+	if a.Ready() == nil {
+		t.Error("ready before the Pods are read")
+	}
+	close(proceed)
+	storetest.Eventually(t, "the authorizer is ready", func() bool { return a.Ready() == nil })
 }
 
 // TestNodeAuthorizer_IsReadyWithItsGraph: upstream's graph, which handles the Pods in a goroutine of
@@ -144,7 +109,7 @@ func TestNodeAuthorizer_IsReadyWithItsGraph(t *testing.T) {
 	for i := range 5000 {
 		pods.Items = append(pods.Items, *newPod(fmt.Sprint(i), "a"))
 	}
-	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	client := fake.NewClientset()
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, pods, nil
 	})

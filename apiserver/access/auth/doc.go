@@ -9,8 +9,7 @@
 //   - The objects that a service account token is bound to, and the Secrets of
 //     bootstrap tokens, are read from the stores (storage.LookupReader) when a token is verified.
 //     kube-apiserver keeps all Secrets and Pods decoded in informers.
-//   - The Node authorizer's Pod informer keeps only the fields that its graph uses,
-//     and starts with the first request of a node.
+//   - The Node authorizer's Pod informer keeps only the fields that its graph uses.
 //   - An authenticator in front of upstream's caches verified client certificates.
 //
 // The package promises: members of system:masters are always allowed; a request on
