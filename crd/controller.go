@@ -105,7 +105,6 @@ func (c *controller) Run(ctx context.Context) error {
 		return fmt.Errorf("crd: %w", err)
 	}
 	var group sync.WaitGroup
-	defer c.resolver.env.Drain()
 	defer c.calls.drain()
 	defer group.Wait()
 	c.factory.StartWithContext(ctx)

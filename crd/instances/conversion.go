@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
 
 	"byre/apiserver/storage/encoding"
 )
@@ -28,14 +26,10 @@ import (
 // definitions. Results are JSON. maxBytes bounds their size, maxConversionAge their age.
 // It is safe for concurrent use.
 //
-// Invariant: no value is in two calls of a webhook at a time. convertOne, convertAhead and
-// renew keep this: they enter a call in calls before they make it, and a reader of a value
-// that is being converted waits for that call. Otherwise every reader of a list would have
-// the whole list converted.
-//
-// A result that is read when half of its age has passed is made again in the background:
-// where clients keep reading a value, none of them waits for the webhook. One goroutine a
-// view does this, many values in a call.
+// Invariant: no value is in two calls of a webhook at a time. convertOne and convertAhead
+// keep this: they enter a call in calls before they make it, and a reader of a value that
+// is being converted waits for that call. Otherwise every reader of a list would have the
+// whole list converted.
 type conversions struct {
 	maxBytes int
 
@@ -45,12 +39,6 @@ type conversions struct {
 	bytes  int
 	// calls has the call that each value is in.
 	calls map[conversionKey]*conversionCall
-	// renewing has the values that are to be converted again, by view. A view is in it while
-	// its goroutine runs.
-	renewing map[string][][]byte
-	// drained says that no goroutine begins any more; renewals are those that run.
-	drained  bool
-	renewals sync.WaitGroup
 }
 
 // conversionKey names a stored value and the view (see convertingCodec.currentView) to make
@@ -65,8 +53,6 @@ type conversionResult struct {
 	data []byte
 	// made is when the webhook was asked.
 	made time.Time
-	// isRenewed says that the result is in renewing, or was.
-	isRenewed bool
 }
 
 // conversionCall is one call of a webhook.
@@ -90,8 +76,6 @@ const (
 	// It answers lists, watches and other GETs from a watch cache, which keeps what was
 	// converted when the object changed until the definition changes.)
 	sharedConversionAge = time.Minute - maxConversionAge
-	// maxRenewed is how many values are converted again in one call.
-	maxRenewed = 500
 	// conversionOverhead is about the memory of a result beside its data, in bytes.
 	conversionOverhead = 256
 )
@@ -101,7 +85,6 @@ func newConversions(maxBytes int) *conversions {
 		maxBytes: maxBytes,
 		byKey:    map[conversionKey]*list.Element{},
 		calls:    map[conversionKey]*conversionCall{},
-		renewing: map[string][][]byte{},
 	}
 }
 
@@ -115,7 +98,6 @@ func (c *conversions) convertOne(view string, value []byte, convert convertFunc)
 	key := conversionKey{view, sha256.Sum256(value)}
 	c.mu.Lock()
 	if r := c.result(key); r != nil {
-		c.renewLater(r, value, convert)
 		c.mu.Unlock()
 		return r.data, nil
 	}
@@ -207,71 +189,6 @@ func (c *conversions) run(call *conversionCall, keys []conversionKey, values [][
 	for i, key := range keys {
 		results[key] = converted[i]
 	}
-}
-
-// renewLater has a value converted again in the background, if half of its result's age has
-// passed. The caller holds mu.
-func (c *conversions) renewLater(r *conversionResult, value []byte, convert convertFunc) {
-	if r.isRenewed || c.drained || time.Since(r.made) < maxConversionAge/2 {
-		return
-	}
-	r.isRenewed = true
-	view := r.key.view
-	values, running := c.renewing[view]
-	c.renewing[view] = append(values, value)
-	if !running {
-		c.renewals.Go(func() { c.renew(view, convert) })
-	}
-}
-
-// renew converts the values of a view that are to be converted again until there are none.
-// It returns no error: a result that was not renewed expires, and its next reader gets the
-// error.
-func (c *conversions) renew(view string, convert convertFunc) {
-	for {
-		var keys []conversionKey
-		var values [][]byte
-		c.mu.Lock()
-		waiting := c.renewing[view]
-		if len(waiting) == 0 || c.drained {
-			delete(c.renewing, view)
-			c.mu.Unlock()
-			return
-		}
-		n := min(len(waiting), maxRenewed)
-		c.renewing[view] = waiting[n:]
-		for _, value := range waiting[:n] {
-			key := conversionKey{view, sha256.Sum256(value)}
-			if c.calls[key] == nil {
-				keys, values = append(keys, key), append(values, value)
-			}
-		}
-		if len(keys) == 0 { // readers convert them
-			c.mu.Unlock()
-			continue
-		}
-		call := c.begin(keys)
-		c.mu.Unlock()
-		c.runRecovering(call, keys, values, convert)
-	}
-}
-
-// runRecovering is run outside of a request, where a panic would end the program.
-func (c *conversions) runRecovering(call *conversionCall, keys []conversionKey, values [][]byte, convert convertFunc) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			klog.ErrorS(nil, "A conversion panicked", "reason", reason, "stack", string(debug.Stack()))
-		}
-	}()
-	c.run(call, keys, values, convert)
-}
-
-// drain ends the renewals. It waits for the calls of webhooks that they are in.
-func (c *conversions) drain() {
-	c.mu.Lock()
-	c.drained = true
-	c.mu.Unlock()
-	c.renewals.Wait()
 }
 
 // result returns what was made of a value at most maxConversionAge ago, or nil. The caller

@@ -22,8 +22,5 @@
 //   - Answers are made as package crd promises: from the stored bytes where these are what a
 //     decode would give, and each stored value is converted once for all readers.
 //
-// # How it shuts down
-//
-// Goroutines run only while conversions are made again before they expire. Environment.Drain
-// joins them.
+// The package starts no goroutine.
 package instances

@@ -215,10 +215,6 @@ func NewEnvironment(e Environment) *Environment {
 	return &e
 }
 
-// Drain ends what runs in the background: conversions that are made again before they
-// expire.
-func (e *Environment) Drain() { e.conversions.drain() }
-
 // derived is what all versions of a definition share. All of it derives from source. It
 // is immutable, except that converter follows the definition.
 type derived struct {
