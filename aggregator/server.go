@@ -78,9 +78,6 @@ func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices
 // New makes a Server; requests for what it does not serve go on to delegate. It
 // starts nothing.
 func New(d process.Dependencies, o Options, delegate http.Handler) (*Server, error) {
-	if err := validate(d); err != nil {
-		return nil, err
-	}
 	services, tables, err := newGroup(d, delegate)
 	if err != nil {
 		return nil, err
@@ -305,20 +302,6 @@ type Options struct {
 	CustomSynced <-chan struct{}
 	// Metrics is where New registers the package's metrics; nil for nowhere.
 	Metrics Registry
-}
-
-func validate(d process.Dependencies) error {
-	if err := d.Validate(); err != nil {
-		return fmt.Errorf("aggregator: %w", err)
-	}
-	switch {
-	case d.Client == nil, d.Informers == nil:
-		return errors.New("aggregator: Client and Informers are required")
-	case d.Backends.ProxyCert == "", d.Backends.ProxyKey == "":
-		return errors.New("aggregator: Backends.ProxyCert and ProxyKey are required")
-	default:
-		return nil
-	}
 }
 
 // apiServices is the resource of the APIServices. Its keys are those of a stock

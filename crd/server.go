@@ -31,17 +31,6 @@ import (
 	"byre/crd/instances"
 )
 
-func validate(d process.Dependencies) error {
-	if err := d.Validate(); err != nil {
-		return fmt.Errorf("crd: %w", err)
-	}
-	// They find conversion webhooks and authenticate to them.
-	if d.ServiceResolver == nil || d.WebhookAuthentication == nil {
-		return errors.New("crd: ServiceResolver and WebhookAuthentication are required")
-	}
-	return nil
-}
-
 // Server is an http.Handler of definitions and of their instances.
 type Server struct {
 	codecs      serializer.CodecFactory
@@ -58,9 +47,6 @@ var errUnresolved = errors.New("error resolving resource")
 // New makes a Server that passes requests that it does not serve on to
 // delegate. It starts nothing.
 func New(d process.Dependencies, delegate http.Handler) (*Server, error) {
-	if err := validate(d); err != nil {
-		return nil, err
-	}
 	converters, err := conversion.NewCRConverterFactory(d.ServiceResolver, d.WebhookAuthentication)
 	if err != nil {
 		return nil, fmt.Errorf("crd: conversion webhooks: %w", err)

@@ -113,17 +113,8 @@ type Bootstrap struct {
 	differentCIDRs []string
 }
 
-// New checks the configuration. It makes no request and starts no goroutine.
-func New(c Config) (*Bootstrap, error) {
-	if c.Client == nil || c.Informers == nil {
-		return nil, errors.New("bootstrap: Client and Informers are required")
-	}
-	if len(c.ServiceCIDRs) == 0 || len(c.ServiceCIDRs) > 2 {
-		return nil, fmt.Errorf("bootstrap: one or two service ranges are required, not %d", len(c.ServiceCIDRs))
-	}
-	if c.Service.ClusterIP == nil {
-		return nil, errors.New("bootstrap: the kubernetes Service needs a cluster IP")
-	}
+// New makes a Bootstrap. It makes no request and starts no goroutine.
+func New(c Config) *Bootstrap {
 	if c.Leases == nil {
 		c.Leases = &singleServerLeases{}
 	}
@@ -145,7 +136,7 @@ func New(c Config) (*Bootstrap, error) {
 			c.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Informer()
 		}
 	}
-	return b, nil
+	return b
 }
 
 // allSteps returns every step, with the intervals of upstream's controllers.

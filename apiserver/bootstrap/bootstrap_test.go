@@ -60,10 +60,7 @@ func cidrs(t *testing.T, ranges ...string) []net.IPNet {
 // start makes what c describes and starts its informers.
 func start(t *testing.T, c bootstrap.Config) *bootstrap.Bootstrap {
 	t.Helper()
-	b, err := bootstrap.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := bootstrap.New(c)
 	c.Informers.StartWithContext(t.Context())
 	c.Informers.WaitForCacheSyncWithContext(t.Context())
 	return b

@@ -95,16 +95,8 @@ type Runner struct {
 	identity string
 }
 
-// New checks the configuration. It starts no goroutine.
-func New(c Config) (*Runner, error) {
-	known := descriptors()
-	for _, name := range c.Controllers {
-		if _, ok := known[name]; !ok {
-			return nil, fmt.Errorf("there is no controller %q", name)
-		}
-	}
-	return &Runner{config: c, identity: newIdentity(c.ServerID)}, nil
-}
+// New makes a Runner. It starts no goroutine.
+func New(c Config) *Runner { return &Runner{config: c, identity: newIdentity(c.ServerID)} }
 
 // Run runs the controllers until ctx ends, or, with a shared database, whenever this server
 // holds the Lease. It returns before ctx ends only with an error.

@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 
@@ -93,15 +92,6 @@ type Backends struct {
 	// RejectRedirects answers with 502 where an aggregated API server answers with a
 	// redirect. Otherwise the client gets the redirect. This server never follows one.
 	RejectRedirects bool
-}
-
-// Validate returns an error if a field is missing that every server of the chain needs.
-// A server itself checks the fields that only it needs.
-func (d *Dependencies) Validate() error {
-	if d.EffectiveVersion == nil || d.Discovery == nil || d.OpenAPI == nil || d.Loopback == nil {
-		return errors.New("EffectiveVersion, Discovery, OpenAPI and Loopback are required")
-	}
-	return nil
 }
 
 // RESTOptions returns the RESTOptionsGetter of resources that are not built in, whose

@@ -162,16 +162,13 @@ func (s slicesOf) GetEndpointSlices(namespace, service string) ([]*discoveryv1.E
 // bootstrap creates what a start of the program creates.
 func (s *server) bootstrap(t *testing.T) {
 	t.Helper()
-	b, err := bootstrap.New(bootstrap.Config{
+	b := bootstrap.New(bootstrap.Config{
 		Client:       s.client,
 		Informers:    s.informers,
 		ServiceCIDRs: []net.IPNet{clusterIPs},
 		Service: bootstrap.Service{ClusterIP: net.IPv4(10, 9, 0, 1), AdvertiseAddress: net.IPv4(192, 0, 2, 7),
 			AdvertisePort: 6443},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.informers.Start(t.Context().Done())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -54,9 +54,6 @@ type Builtin struct {
 // goroutine that watches the ServiceCIDRs; Run or Close ends it. New starts nothing
 // else.
 func New(c Config) (*Builtin, error) {
-	if c.RESTOptions == nil || c.Client == nil || c.Informers == nil || c.Authorizer == nil {
-		return nil, errors.New("builtin: RESTOptions, Client, Informers and Authorizer are required")
-	}
 	release, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(c.Emulation)
 	if err != nil {
 		return nil, err

@@ -77,11 +77,7 @@ func (o *controllerOptions) newPart(b *Base) (part Part, err error) {
 		}
 		config.WithControllerManager, config.WithScheduler = o.WithControllerManager, o.WithScheduler
 	}
-	runner, err := controllers.New(config)
-	if err != nil {
-		return part, err
-	}
-	part.Member = []process.Component{{Name: "controllers", Run: runner.Run}}
+	part.Member = []process.Component{{Name: "controllers", Run: controllers.New(config).Run}}
 	if len(config.Controllers) > 0 {
 		part.ComponentStatuses = append(part.ComponentStatuses, "controller-manager")
 	}

@@ -546,7 +546,7 @@ func newBootstrap(
 			return nil, err
 		}
 	}
-	return bootstrap.New(config)
+	return bootstrap.New(config), nil
 }
 
 // newClusterAuthentication makes the controller that writes what an aggregated API server needs to
