@@ -136,7 +136,7 @@ type storedLeases struct {
 // the storage that options returns for the resource apiserveripinfo.
 func NewStoredLeases(options generic.RESTOptionsGetter) (reconcilers.Leases, error) {
 	store, prefix, err := storage.NewRawStorage(options, api.Resource("apiserveripinfo"),
-		func() runtime.Object { return &api.Endpoints{} }, func() runtime.Object { return &api.EndpointsList{} })
+		func() runtime.Object { return &api.Endpoints{} })
 	if err != nil {
 		return nil, err
 	}

@@ -41,8 +41,7 @@ func NewNodePorts(
 ) (*NodePorts, error) {
 	n := &NodePorts{ports: ports, client: client}
 	gr := api.Resource("servicenodeportallocations")
-	newObject := func() runtime.Object { return &api.RangeAllocation{} } // there is no list type: nobody lists them
-	store, prefix, err := storage.NewRawStorage(options, gr, newObject, newObject)
+	store, prefix, err := storage.NewRawStorage(options, gr, func() runtime.Object { return &api.RangeAllocation{} })
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,6 @@ func podStore(b testing.TB, on backend) *fixture {
 	return newFixture(b, on, func(cfg *Config) {
 		cfg.Codec, cfg.StorageVersion, cfg.Message = codec, kind.GroupVersion(), message
 		cfg.NewFunc = func() runtime.Object { return &api.Pod{} }
-		cfg.NewListFunc = func() runtime.Object { return &api.PodList{} }
 		cfg.AttrFunc = podstrategy.GetAttrs
 	})
 }

@@ -36,7 +36,7 @@ func Example() {
 	codecs := serializer.NewCodecFactory(scheme)
 	json, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	version := corev1.SchemeGroupVersion
-	configMaps, err := storage.New(storage.Config{
+	configMaps := storage.New(storage.Config{
 		Store:          store,
 		Feed:           feed,
 		GroupResource:  corev1.Resource("configmaps"),
@@ -45,12 +45,7 @@ func Example() {
 		Codec:          codecs.CodecForVersions(json.Serializer, codecs.UniversalDeserializer(), version, version),
 		StorageVersion: version,
 		NewFunc:        func() runtime.Object { return &corev1.ConfigMap{} },
-		NewListFunc:    func() runtime.Object { return &corev1.ConfigMapList{} },
 	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"},
 		Data: map[string]string{"a": "1"}}

@@ -114,22 +114,19 @@ func (g *RESTOptionsGetter) decorator(cfg Config) generic.StorageDecorator {
 		backend *storagebackend.ConfigForResource,
 		resourcePrefix string,
 		_ func(runtime.Object) (string, error),
-		newFunc, newListFunc func() runtime.Object,
+		newFunc, _ func() runtime.Object,
 		attrs apistorage.AttrFunc,
 		triggers apistorage.IndexerFuncs,
 		_ *cache.Indexers,
 	) (apistorage.Interface, factory.DestroyFunc, error) {
 		cfg := cfg
 		cfg.Store, cfg.Feed = g.cfg.Store, g.cfg.Feed
-		cfg.ResourcePrefix, cfg.NewFunc, cfg.NewListFunc, cfg.AttrFunc = resourcePrefix, newFunc, newListFunc, attrs
+		cfg.ResourcePrefix, cfg.NewFunc, cfg.AttrFunc = resourcePrefix, newFunc, attrs
 		cfg.Transformer = backend.Transformer
 		if cfg.IndexFields == nil {
 			cfg.IndexFields = indexFields(triggers)
 		}
-		s, err := New(cfg)
-		if err != nil {
-			return nil, nil, err
-		}
+		s := New(cfg)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if _, ok := g.stores[cfg.GroupResource]; !ok {
@@ -170,14 +167,14 @@ func (g *RESTOptionsGetter) WatchMetadata(gr schema.GroupResource) *MetadataWatc
 // NewRawStorage makes the storage of a resource without a registry, for objects whose keys the
 // caller makes. prefix is that of the keys, without a slash at its end.
 func NewRawStorage(
-	options generic.RESTOptionsGetter, gr schema.GroupResource, newFunc, newListFunc func() runtime.Object,
+	options generic.RESTOptionsGetter, gr schema.GroupResource, newFunc func() runtime.Object,
 ) (store apistorage.Interface, prefix string, err error) {
 	opts, err := options.GetRESTOptions(gr, newFunc())
 	if err != nil {
 		return nil, "", err
 	}
 	prefix = "/" + opts.ResourcePrefix
-	store, _, err = opts.Decorator(opts.StorageConfig, prefix, nil, newFunc, newListFunc,
+	store, _, err = opts.Decorator(opts.StorageConfig, prefix, nil, newFunc, nil,
 		apistorage.DefaultClusterScopedAttr, nil, nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("storage of %s: %w", gr, err)

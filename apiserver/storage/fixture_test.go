@@ -108,7 +108,6 @@ func newFixtureWith(t testing.TB, b backend, opts watch.Options, change ...func(
 		StorageVersion:   examplev1.SchemeGroupVersion,
 		Encoding:         "test/v1",
 		NewFunc:          func() runtime.Object { return &example.Pod{} },
-		NewListFunc:      func() runtime.Object { return &example.PodList{} },
 		AttrFunc:         podAttrs,
 		IndexFields:      []string{"spec.nodeName"},
 		BookmarkInterval: time.Second,
@@ -116,11 +115,7 @@ func newFixtureWith(t testing.TB, b backend, opts watch.Options, change ...func(
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fixture{Store: s, store: store, feed: feed, codec: cfg.Codec}
+	f := &fixture{Store: New(cfg), store: store, feed: feed, codec: cfg.Codec}
 	// etcd's first revision is 1, and upstream's tests count from there.
 	if err := f.records.ensureFirstRevision(t.Context()); err != nil {
 		t.Fatal(err)

@@ -25,8 +25,8 @@ import (
 	"byre/watch"
 )
 
-// Config is what New needs. Store, Feed, GroupResource, ResourcePrefix, Codec, NewFunc
-// and NewListFunc are required.
+// Config is what New needs. Store, Feed, GroupResource, ResourcePrefix, Codec and NewFunc
+// are required.
 type Config struct {
 	// Store is where objects are written, and read at old revisions.
 	Store *sqlstore.Store
@@ -85,9 +85,8 @@ type Config struct {
 	// Lossy is true if encoding may change the content of an object, as a conversion
 	// does. An object that was written is then decoded again to be returned.
 	Lossy bool
-	// NewFunc and NewListFunc make empty objects.
-	NewFunc     func() runtime.Object
-	NewListFunc func() runtime.Object
+	// NewFunc makes an empty object.
+	NewFunc func() runtime.Object
 	// AttrFunc returns the labels and the selectable fields of an object; nil means the
 	// fields metadata.name and metadata.namespace.
 	AttrFunc storage.AttrFunc
@@ -137,15 +136,7 @@ var versioner storage.APIObjectVersioner
 var _ storage.Interface = (*Store)(nil)
 
 // New makes a Store; it starts nothing.
-func New(cfg Config) (*Store, error) {
-	switch {
-	case cfg.Store == nil || cfg.Feed == nil:
-		return nil, errors.New("a Store and a Feed are required")
-	case cfg.Codec == nil || cfg.NewFunc == nil || cfg.NewListFunc == nil:
-		return nil, errors.New("a Codec, NewFunc and NewListFunc are required")
-	case !strings.HasPrefix(cfg.ResourcePrefix, "/") || strings.Trim(cfg.ResourcePrefix, "/") == "":
-		return nil, fmt.Errorf("resource prefix %q of %s is not a path", cfg.ResourcePrefix, cfg.GroupResource)
-	}
+func New(cfg Config) *Store {
 	if cfg.Plain == nil {
 		cfg.Plain = cfg.Codec
 	}
@@ -194,7 +185,7 @@ func New(cfg Config) (*Store, error) {
 		s.selector.indexes = append(s.selector.indexes, s.selector.newIndex(field))
 	}
 	s.lister = &lister{s.records, s.selector, cfg.Uncached}
-	return s, nil
+	return s
 }
 
 // checkReplaced fails with errReplaced if Config.IsReplaced. It waits for the revision, and asks the database for

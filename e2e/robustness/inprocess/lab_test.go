@@ -96,11 +96,7 @@ func (l *lab) start(ctx context.Context, i int) error {
 	if i == 0 && l.fault.layers != nil {
 		layers = l.fault.layers(driver)
 	}
-	s, err := Start(driver, layers)
-	if err != nil {
-		return err
-	}
-	l.replicas[i].Use(s)
+	l.replicas[i].Use(Start(driver, layers))
 	return nil
 }
 

@@ -57,7 +57,7 @@ const (
 )
 
 // Start runs a store over a driver, which stays the caller's.
-func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
+func Start(driver sqlstore.Driver, layers Layers) *Store {
 	source := layers.Source
 	if source == nil {
 		source = driver
@@ -72,7 +72,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 	})
 	encoder := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
 		json.SerializerOptions{})
-	objects, err := storage.New(storage.Config{
+	objects := storage.New(storage.Config{
 		Store: store, Feed: feed,
 		GroupResource:  schema.GroupResource{Resource: "configmaps"},
 		ResourcePrefix: "/configmaps/",
@@ -81,12 +81,8 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 		StorageVersion:   corev1.SchemeGroupVersion,
 		Encoding:         "robustness/v1",
 		NewFunc:          func() runtime.Object { return &corev1.ConfigMap{} },
-		NewListFunc:      func() runtime.Object { return &corev1.ConfigMapList{} },
 		BookmarkInterval: 100 * time.Millisecond,
 	})
-	if err != nil {
-		return nil, err
-	}
 	encode := layers.Encode
 	if encode == nil {
 		encode = func(cm *corev1.ConfigMap) ([]byte, error) { return cm.Marshal() }
@@ -100,7 +96,7 @@ func Start(driver sqlstore.Driver, layers Layers) (*Store, error) {
 	// Both return nil when their context ends.
 	s.running.Go(func() { _ = feed.Run(ctx) })
 	s.running.Go(func() { _ = store.Run(ctx) })
-	return s, nil
+	return s
 }
 
 // Stop ends the store and waits until it has.
