@@ -62,14 +62,6 @@ func TestCheck_FindsWhatIsBroken(t *testing.T) {
 
 func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	p := startServer(t, dir, flags...)
-	kube := kubernetes.NewForConfigOrDie(p.config(t))
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-	if _, err := kube.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	check := func(args ...string) (int, string) {
 		t.Helper()
 		code, out, errOut := call(append([]string{"check", "--data-dir", dir}, append(flags, args...)...)...)
@@ -94,7 +86,6 @@ func testCheck(t *testing.T, dir string, flags []string, exec func(string)) {
 	code, out := check()
 	for _, want := range []string{
 		"revisions 5 to 5 are missing",
-		"services default/web: has the cluster IP",
 		`namespaces kube-node-lease: its value is that of "other"`,
 		"is the last change of its object, which is not there",
 	} {

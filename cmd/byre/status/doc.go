@@ -10,8 +10,8 @@
 //
 // # Check
 //
-// Check compares the rows of a whole store with each other: objects with their keys, the undo log with
-// the objects, and allocations with Services. It reads one snapshot, once, and goes on after a row that
-// can't be read. It needs some 100 bytes of memory for each object, and as much for each object that
-// has changes. It changes nothing and starts no goroutine.
+// Check compares the rows of a whole store with each other: objects with their keys, and the undo log
+// with the objects. It reads one snapshot, once, and goes on after a row that can't be read. It needs
+// some 100 bytes of memory for each object, and as much for each object that has changes. It changes
+// nothing and starts no goroutine.
 package status

@@ -138,33 +138,6 @@ func TestCheck_CustomResources(t *testing.T) {
 	}
 }
 
-// A Service stored before Kubernetes 1.20 has no clusterIPs, and one of any age may write an address otherwise than
-// the name of its IPAddress.
-func TestCheck_ClusterIPsOfOldServices(t *testing.T) {
-	t.Parallel()
-	for ip, spec := range map[string]string{
-		"10.0.0.1": `{"clusterIP":"10.0.0.1"}`,
-		"10.0.0.2": `{"clusterIP":"10.0.0.02","clusterIPs":["10.0.0.02"]}`,
-		"fd00::1":  `{"clusterIP":"FD00::0:1","clusterIPs":["FD00::0:1"]}`,
-	} {
-		service := sqlstore.Key{Resource: "services", Namespace: "n", Name: "s"}
-		address := sqlstore.Key{Group: "networking.k8s.io", Resource: "ipaddresses", Name: ip}
-		objects := []*sqlstore.ObjectRow{
-			{Record: sqlstore.Record{Key: address, Created: 1, Revision: 1,
-				Value: []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"IPAddress","metadata":{"name":"` + ip +
-					`"},"spec":{"parentRef":{"resource":"services","namespace":"n","name":"s"}}}`)}},
-			{Record: sqlstore.Record{Key: service, Created: 2, Revision: 2,
-				Value: []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"s","namespace":"n"},"spec":` + spec + `}`)}},
-		}
-		result, err := status.Check(sqlstore.Snapshot{
-			Header: sqlstore.Header{Revision: 2, Compacted: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
-		}, nil)
-		if err != nil || len(result.Findings) > 0 {
-			t.Errorf("%s: %v %v", spec, err, result.Findings)
-		}
-	}
-}
-
 // A row that can't be read is one finding, and the check goes on after it. The rows that depend on
 // it are not taken for wrong.
 func TestCheck_GoesOnAfterDamagedRows(t *testing.T) {
