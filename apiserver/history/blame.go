@@ -27,7 +27,7 @@ const (
 
 // errNoBlame is the error for a selector blame=true that does not name one object.
 var errNoBlame = apierrors.NewBadRequest(
-	"the field selector blame=true takes object.resource and object.name in a namespace, object.group, and no other fields")
+	"the field selector blame=true takes object.resource, object.name and object.group in a namespace, and no others")
 
 // blame returns the changes that gave an object, as it is, the values of its fields: each with these fields as Changed,
 // in which Old is empty. The fields that are older than what the history has, and the user may see, are those of a

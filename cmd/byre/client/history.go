@@ -197,7 +197,8 @@ func (q Query) newest() Query {
 	return q
 }
 
-// Changes yields the selected changes, the oldest first if the query does not say otherwise. It reads them page by page.
+// Changes yields the selected changes, the oldest first if the query does not say otherwise. It reads them page by
+// page.
 func (c *Client) Changes(ctx context.Context, q Query) iter.Seq2[*history.Change, error] {
 	return func(yield func(*history.Change, error) bool) {
 		stopped := false
