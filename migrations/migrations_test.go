@@ -336,6 +336,50 @@ func TestMigrate_KeepsRowsFromEachStep(t *testing.T) {
 	})
 }
 
+// The past of what a program of the third step has written ends where watches do. A program that knows both ends moves
+// them apart, and one that does not sets them together again, whether or not it moves the one that it knows.
+func TestSteps_TwoEndsOfHistory(t *testing.T) {
+	t.Parallel()
+	eachDialect(t, func(t *testing.T, d database, _ string) {
+		state, err := migrations.Up(t.Context(), d.endpoint)
+		for ; err == nil && state.Current > 3; state, err = migrations.Down(t.Context(), d.endpoint, false) {
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		insert := `INSERT INTO resources (id, "group", resource, defined_by, compacted) VALUES (%d, '', '%[1]d', 'builtin', %d)`
+		d.exec(t, `UPDATE store SET revision = 9, compacted = 7`)
+		d.exec(t, fmt.Sprintf(insert, 1, 7))
+		if _, err := migrations.Up(t.Context(), d.endpoint); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, fmt.Sprintf(insert, 2, 5))
+		expect := func(what string, want ...string) {
+			t.Helper()
+			if got := d.query(t, `
+SELECT compacted || ' ' || coalesce(complete_after, compacted) FROM resources ORDER BY id`); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+		}
+		if got := d.query(t, `SELECT CAST(complete_after AS text) FROM store`); !slices.Equal(got, []string{"7"}) {
+			t.Errorf("the store is complete after %q", got)
+		}
+		expect("by older programs", "7 7", "5 5")
+		const epoch = `
+UPDATE resources SET complete_after = coalesce(complete_after, compacted), compacted = %d, ends_written = ends_written + 1`
+		d.exec(t, fmt.Sprintf(epoch, 100))
+		expect("an epoch", "100 7", "100 5")
+		d.exec(t, fmt.Sprintf(epoch, 200))
+		expect("another epoch", "200 7", "200 5")
+		d.exec(t, `UPDATE resources SET retained_for = 1`)
+		expect("a write of another column", "200 7", "200 5")
+		d.exec(t, `UPDATE resources SET compacted = compacted WHERE id = 1`)
+		expect("an older program", "200 200", "200 5")
+		d.exec(t, fmt.Sprintf(epoch, 300))
+		expect("an epoch after that", "300 200", "300 5")
+	})
+}
+
 // Programs select all columns of a view by their order, and a program that is older than the schema does so too.
 func TestSteps_KeepTheColumnsThatProgramsSelect(t *testing.T) {
 	t.Parallel()
@@ -605,7 +649,8 @@ func TestUp_BrokenAtAnyStatement(t *testing.T) {
 }
 
 // Down asks for consent before the first step only, which deletes all data: no other step deletes rows,
-// in neither direction. One that has to needs a DeletesError of its own.
+// in neither direction. One that has to needs a DeletesError of its own. The fourth step takes its columns away, without
+// which the past ends where watches do.
 func TestSteps_OnlyTheFirstDeletesRows(t *testing.T) {
 	t.Parallel()
 	deletes := regexp.MustCompile(`(?i)\b(DELETE\s+FROM|TRUNCATE|DROP\s+(TABLE|COLUMN|SCHEMA))\b`)
@@ -618,8 +663,9 @@ func TestSteps_OnlyTheFirstDeletesRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		isFirstDown := strings.HasSuffix(file, "/0001_store.down.sql")
-		if found := deletes.Find(text); (found != nil) != isFirstDown {
+		deletesNothing := !strings.HasSuffix(file, "/0001_store.down.sql") &&
+			!strings.HasSuffix(file, "/0004_history.down.sql")
+		if found := deletes.Find(text); (found == nil) != deletesNothing {
 			t.Errorf("%s has %q", file, found)
 		}
 	}

@@ -1,0 +1,6 @@
+-- The past ends again where watches do.
+DROP TRIGGER resources_compacted ON resources;
+DROP FUNCTION forget_complete_after();
+ALTER TABLE store DROP COLUMN complete_after;
+ALTER TABLE resources DROP COLUMN ends_written;
+ALTER TABLE resources DROP COLUMN complete_after;
