@@ -26,8 +26,8 @@ type Driver interface {
 	// List calls yield for each record of the query in key order.
 	List(ctx context.Context, q Query, yield func(Record) error) (ListResult, error)
 	// Changes returns the changes of the query in the order of their revisions, or in the reverse
-	// order, with the Values of Old and New. It fails with ErrCompacted if After < Compacted of the resource
-	// of the query; if the query is of all resources, if After < State.Compacted.
+	// order, with the Values of Old and New. It fails with ErrCompacted if After < History.ResumableAfter of the
+	// resource of the query; if the query is of all resources, if After < State.Compacted.
 	Changes(ctx context.Context, q ChangesQuery) ([]Change, error)
 	// State returns the last revision, the compacted revision, the epoch and the
 	// database's clock.
@@ -40,7 +40,7 @@ type Driver interface {
 	// Histories returns what is left of the history of each resource that has ever had an
 	// object. It may also return some that never had one.
 	Histories(ctx context.Context) ([]History, error)
-	// Compacted returns History.Compacted of a resource, and State.Compacted if the resource
+	// Compacted returns History.ResumableAfter of a resource, and State.Compacted if the resource
 	// has never had an object.
 	Compacted(ctx context.Context, of Resource) (int64, error)
 	// RevisionAt returns the revision of the last change whose time is not after a moment, by
@@ -54,11 +54,13 @@ type Driver interface {
 	// Limit, none is left to delete. waited is for how long it has waited for a lock that the
 	// writers held, which costs them nothing.
 	//
-	// Invariant: every change of a resource after its History.Compacted is left, and so every
-	// change after State.Compacted, which is the greatest. DeleteHistory keeps it: in its
-	// transaction it moves both forward to the last revision that it deletes. A new epoch and a
-	// new resource set History.Compacted to State.Compacted: clients may have seen revisions of
-	// an epoch before, whose changes are lost.
+	// Invariant: every change of a resource after its History.ResumableAfter is left, and so every
+	// change after State.Compacted, which is the greatest; and every change that leads from the state at its
+	// History.CompleteAfter to the present one. DeleteHistory keeps it: in its transaction it moves the three
+	// forward to the last revision that it deletes, or up to which it was asked to. A new epoch and a
+	// new resource set History.ResumableAfter to State.Compacted: clients may have seen revisions of
+	// an epoch before, whose changes are lost. They leave History.CompleteAfter: an epoch deletes nothing, and what
+	// it has lost does not lead to the present state.
 	DeleteHistory(ctx context.Context, d Deletion) (deleted int, waited time.Duration, err error)
 	// SetRetainedFor sets History.RetainedFor of resources, in whole seconds.
 	SetRetainedFor(ctx context.Context, ages map[Resource]time.Duration) error
@@ -248,9 +250,13 @@ func (r Resource) String() string {
 // History is what is left of the history of one resource.
 type History struct {
 	Resource
-	// Compacted is the last revision up to which changes of the resource may be deleted: a
-	// List of it at, and its Changes after, an earlier revision fail with ErrCompacted.
-	Compacted int64
+	// ResumableAfter is where the history ends for those who go on from a revision that they have seen: a List of the
+	// resource at, and its Changes after, an earlier revision fail with ErrCompacted. A deletion of changes moves it
+	// forward, and so does a new epoch, before which clients may have seen commits that are lost.
+	ResumableAfter int64
+	// CompleteAfter is where the past ends, for Query.Past: it is the last revision up to which changes of the resource
+	// may be deleted or missing. It is not after ResumableAfter. See the invariant of Driver.DeleteHistory.
+	CompleteAfter int64
 	// First is the revision of the oldest change that is left, and FirstTime its time; 0 if
 	// none is left.
 	First     int64
@@ -266,7 +272,7 @@ type Deletion struct {
 	// UpTo is the last revision to delete.
 	UpTo int64
 	// Before selects the changes made before this time, up to the first that was not. If it
-	// is zero, all changes up to UpTo are deleted, and Compacted reaches UpTo with the last of
+	// is zero, all changes up to UpTo are deleted, and both ends of the History reach UpTo with the last of
 	// them.
 	Before time.Time
 	// Limit is the greatest number of changes to delete.
@@ -277,8 +283,11 @@ type Deletion struct {
 type Query struct {
 	Range
 	// At is the revision to read at; 0 means the last one. List fails with ErrCompacted
-	// if At < Compacted of the resource, and with ErrFuture if At > State.Revision.
+	// if At < ResumableAfter of the resource, and with ErrFuture if At > State.Revision.
 	At int64
+	// Past is for those who ask what was, and go on from nothing that they have seen: List fails with ErrCompacted if
+	// At < CompleteAfter of the resource instead.
+	Past bool
 	// Replaced leaves out the records that no change after At has replaced or deleted: who follows the
 	// changes has them.
 	Replaced bool

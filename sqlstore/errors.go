@@ -16,7 +16,7 @@ var (
 	// ErrInUse means that a resource has objects; see Write.RequiresNone. The change did not
 	// happen.
 	ErrInUse = errors.New("the resource has objects")
-	// ErrCompacted means that the revision asked for is older than what history holds.
+	// ErrCompacted means that the revision asked for is older than what history holds, or of an epoch before.
 	ErrCompacted = errors.New("revision is compacted")
 	// ErrFuture means that the revision asked for has not happened yet.
 	ErrFuture = errors.New("revision is in the future")

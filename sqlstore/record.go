@@ -325,10 +325,8 @@ type Position struct {
 type State struct {
 	// Revision is the last revision given; 0 in an empty store.
 	Revision int64
-	// Compacted is the last revision up to which changes of any resource may be deleted: every
-	// change after it is there, and Changes of all resources after an earlier revision fail
-	// with ErrCompacted. It is the greatest History.Compacted; reads of one resource go by
-	// that resource's.
+	// Compacted is the greatest History.ResumableAfter: every change after it is there, and Changes of all resources
+	// after an earlier revision fail with ErrCompacted; reads of one resource go by that resource's.
 	Compacted int64
 	// Epoch identifies the contents of the database. It changes when the database has
 	// lost commits, or when a restore has replaced its contents: revisions of two epochs

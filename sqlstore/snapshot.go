@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -25,7 +27,7 @@ type Snapshot struct {
 	Objects iter.Seq2[*ObjectRow, error]
 	// Changes are the rows of the undo log in the order of their revisions: first those that
 	// are left of revisions up to Header.Compacted, then one row for every revision after it,
-	// up to Header.Revision.
+	// up to Header.Revision. Of a resource they are complete after its CompleteAfter; see Driver.DeleteHistory.
 	Changes iter.Seq2[*ChangeRow, error]
 	// Get is Driver.Get in a snapshot of ReadSnapshot, and else nil. It is not called while a sequence is read.
 	Get func(context.Context, Key) (Record, int64, error)
@@ -37,14 +39,16 @@ type Header struct {
 	Revision  int64
 	Compacted int64
 	Epoch     string
+	// CompleteAfter is the greatest History.CompleteAfter, and that of the resources that have neither objects nor changes.
+	CompleteAfter int64
 	// Time is the database's clock when the snapshot was taken.
 	Time time.Time
 	// Cluster names the cluster whose objects the store has, if the caller of ReadSnapshot sets it. Load does not read it.
 	Cluster string
 	// ObjectCount is the number of Objects; negative if it is not known.
 	ObjectCount int64
-	// Retained has the resources whose history is deleted up to a revision other than
-	// Compacted, and those of which is known for how long it is kept.
+	// Retained has the resources whose history ends elsewhere than at Compacted and CompleteAfter, and those of which is
+	// known for how long it is kept.
 	Retained map[Resource]Retained
 }
 
@@ -58,8 +62,9 @@ func (h *Header) IsSameCluster(other *Header) bool {
 
 // Retained has the fields of History of these names.
 type Retained struct {
-	Compacted   int64
-	RetainedFor time.Duration
+	ResumableAfter int64
+	CompleteAfter  int64
+	RetainedFor    time.Duration
 }
 
 // RetainedOf returns the Retained of a resource.
@@ -67,15 +72,15 @@ func (h *Header) RetainedOf(of Resource) Retained {
 	if r, ok := h.Retained[of]; ok {
 		return r
 	}
-	return Retained{Compacted: h.Compacted}
+	return Retained{ResumableAfter: h.Compacted, CompleteAfter: h.CompleteAfter}
 }
 
 // SetRetained sets Retained.
 func (h *Header) SetRetained(histories []History) {
 	h.Retained = make(map[Resource]Retained)
 	for _, of := range histories {
-		if of.Compacted != h.Compacted || of.RetainedFor != 0 {
-			h.Retained[of.Resource] = Retained{of.Compacted, of.RetainedFor}
+		if r := (Retained{of.ResumableAfter, of.CompleteAfter, of.RetainedFor}); r != h.RetainedOf(of.Resource) {
+			h.Retained[of.Resource] = r
 		}
 	}
 }
@@ -173,8 +178,16 @@ func (s Snapshot) Checked() Snapshot {
 }
 
 func (h Header) check() error {
-	if h.Compacted < 0 || h.Compacted > h.Revision || h.Revision == math.MaxInt64 || h.Epoch == "" || !storable(h.Epoch) {
-		return fmt.Errorf("%w: revision %d, compacted %d, epoch %q", ErrBroken, h.Revision, h.Compacted, h.Epoch)
+	if h.CompleteAfter < 0 || h.CompleteAfter > h.Compacted || h.Compacted > h.Revision || h.Revision == math.MaxInt64 ||
+		h.Epoch == "" || !storable(h.Epoch) {
+		return fmt.Errorf("%w: revision %d, compacted %d, complete after %d, epoch %q", ErrBroken, h.Revision, h.Compacted,
+			h.CompleteAfter, h.Epoch)
+	}
+	for of, r := range h.Retained {
+		if r.CompleteAfter < 0 || r.CompleteAfter > min(r.ResumableAfter, h.CompleteAfter) || r.ResumableAfter > h.Compacted {
+			return fmt.Errorf("%w: the history of %v is resumable after %d and complete after %d, the store's after %d and %d",
+				ErrBroken, of, r.ResumableAfter, r.CompleteAfter, h.Compacted, h.CompleteAfter)
+		}
 	}
 	return nil
 }
@@ -300,8 +313,8 @@ func (s Snapshot) Salvage(report func(Finding)) (Snapshot, error) {
 	s.Objects, s.Changes = soundObjects(ignore), soundChanges(ignore)
 	if hole > 0 {
 		report(Finding{"changes", fmt.Sprintf("the history up to revision %d, because not all of it is there", hole)})
-		s.Compacted, s.Retained = max(s.Compacted, hole), nil
-		s.Changes = after(s.Compacted, s.Changes)
+		s.Compacted, s.CompleteAfter, s.Retained = max(s.Compacted, hole), max(s.CompleteAfter, hole), nil
+		s.Changes = after(s.CompleteAfter, s.Changes)
 	}
 	return s, nil
 }
@@ -378,9 +391,14 @@ type Numbering struct {
 	ids    map[Resource]int64
 }
 
-// NewNumbering returns a Numbering of a snapshot with a header.
+// NewNumbering returns a Numbering of a snapshot with a header. The resources of Header.Retained have ids at once, those
+// without objects and changes too.
 func NewNumbering(h *Header) *Numbering {
-	return &Numbering{header: h, ids: make(map[Resource]int64)}
+	n := &Numbering{header: h, ids: make(map[Resource]int64)}
+	for _, of := range slices.SortedFunc(maps.Keys(h.Retained), Resource.Compare) {
+		n.ID(of)
+	}
+	return n
 }
 
 // ID returns the id of a resource: 1, 2 and so on, in the order of the first calls.

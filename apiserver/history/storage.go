@@ -101,23 +101,20 @@ func (s *Storage) absent(ctx context.Context, revision int64) error {
 	if err != nil {
 		return changes.APIError(err)
 	}
-	if compacted := lastCompacted(histories); revision <= compacted {
-		return expired(revision, compacted)
+	var deleted int64
+	for i := range histories {
+		deleted = max(deleted, histories[i].CompleteAfter)
+	}
+	if revision <= deleted {
+		return expired(revision, deleted)
 	}
 	return apierrors.NewNotFound(groupResource, strconv.FormatInt(revision, 10))
 }
 
-// lastCompacted returns the last revision up to which changes of any resource may be deleted.
-func lastCompacted(histories []sqlstore.History) (last int64) {
-	for i := range histories {
-		last = max(last, histories[i].Compacted)
-	}
-	return last
-}
-
-func expired(revision, compacted int64) error {
+// expired is the error for a revision that is not after an end of the history.
+func expired(revision, end int64) error {
 	return apierrors.NewResourceExpired("revision " + strconv.FormatInt(revision, 10) +
-		" is not covered by the history any more: the earliest that is, is " + strconv.FormatInt(compacted+1, 10))
+		" is not covered by the history any more: the earliest that is, is " + strconv.FormatInt(end+1, 10))
 }
 
 const (
@@ -183,6 +180,9 @@ func (s *Storage) List(ctx context.Context, options *internalversion.ListOptions
 		at.Before = at.Revision + 1
 	}
 	after := at.After
+	if options.Continue == "" {
+		at.Lost = chosen.lostAfter(after, histories)
+	}
 	if err := s.read(ctx, &chosen, &at, options.Limit, list); err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func begin(
 		return at, storage.NewTooLargeResourceVersionError(asked, uint64(max(state.Revision, 0)), 1)
 	case options.ResourceVersionMatch == metav1.ResourceVersionMatchExact:
 		at.Revision = wanted
-		if chosen.lostAfter(wanted, histories) > 0 {
+		if chosen.isCompacted(wanted, histories) {
 			return at, expiredSince(wanted, histories)
 		}
 	}
@@ -429,16 +429,26 @@ func (c *chosen) selects(change *sqlstore.Change) bool {
 	})
 }
 
-// lostAfter adds up the compacted revisions of the selected resources that are after a revision.
+// lostAfter adds up the ends of the histories of the selected resources that are after a revision.
 // They only ever grow: the sum changes exactly if selected changes after the revision are
-// deleted.
+// deleted, or a new epoch begins.
 func (c *chosen) lostAfter(revision int64, histories []sqlstore.History) (sum int64) {
 	for i := range histories {
-		if h := &histories[i]; h.Compacted > revision && c.concerns(h) {
-			sum += h.Compacted
+		for _, end := range []int64{histories[i].ResumableAfter, histories[i].CompleteAfter} {
+			if end > revision && c.concerns(&histories[i]) {
+				sum += end
+			}
 		}
 	}
 	return sum
+}
+
+// isCompacted reports whether a client can't go on from a revision: changes of a selected resource after it may be
+// deleted, or it is of an epoch before.
+func (c *chosen) isCompacted(revision int64, histories []sqlstore.History) bool {
+	return slices.ContainsFunc(histories, func(h sqlstore.History) bool {
+		return h.ResumableAfter > revision && c.concerns(&h)
+	})
 }
 
 // check fails if a moment or the order is what must not be selected.

@@ -262,7 +262,7 @@ func (l *chronicle) isLeft(r listing, found string, want []made) bool {
 	}
 	compacted := map[sqlstore.Resource]int64{}
 	for _, h := range histories {
-		compacted[h.Resource] = h.Compacted
+		compacted[h.Resource] = h.ResumableAfter
 	}
 	remaining := slices.DeleteFunc(slices.Clone(want), func(m made) bool { return m.revision <= compacted[m.Of()] })
 	has := func(m made) bool { return slices.Contains(strings.Fields(found), strconv.FormatInt(m.revision, 10)) }

@@ -123,7 +123,7 @@ func (w *watcher) begin(ctx context.Context, asked uint64) error {
 		w.at = int64(asked) //nolint:gosec // not greater than last
 	}
 	w.started = w.at
-	if lost := w.chosen.lostAfter(w.at, w.histories); lost > 0 {
+	if w.chosen.isCompacted(w.at, w.histories) {
 		return expiredSince(w.at, w.histories)
 	}
 	return nil
@@ -265,7 +265,11 @@ func watchError(err error) error {
 
 // expiredSince is the error for a watch that lacks changes after a revision.
 func expiredSince(revision int64, histories []sqlstore.History) error {
-	return expired(revision, lastCompacted(histories))
+	var last int64
+	for i := range histories {
+		last = max(last, histories[i].ResumableAfter)
+	}
+	return expired(revision, last)
 }
 
 const (

@@ -255,7 +255,7 @@ func (s *stored) list(namespace, name string) (rows []*watch.Entry, err error) {
 	// One read: the database merges objects with their changes, and would begin anew for each page.
 	q := sqlstore.Query{
 		Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Namespace: namespace, Name: name},
-		At:    s.revision, Replaced: true,
+		At:    s.revision, Past: true, Replaced: true,
 	}
 	_, err = s.log.Driver.List(s.ctx, q, func(r sqlstore.Record) error {
 		if !s.scope.Includes(&r) {

@@ -101,7 +101,7 @@ var kubeSystem = sqlstore.Key{Resource: "namespaces", Owner: sqlstore.BuiltIn, N
 // another one. The fork has no history, in which the namespace would have the other UID.
 func asFork(s sqlstore.Snapshot, of sqlstore.Fork, bump int64, now time.Time) sqlstore.Snapshot {
 	objects, revision, is := s.Objects, s.Revision+bump, uuid.NewString()
-	s.Compacted, s.ObjectCount, s.Retained = s.Revision, -1, nil
+	s.Compacted, s.CompleteAfter, s.ObjectCount, s.Retained = s.Revision, revision, -1, nil
 	s.Changes = func(func(*sqlstore.ChangeRow, error) bool) {}
 	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		was, err := uidOf(objects, kubeSystem)

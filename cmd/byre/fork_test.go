@@ -434,7 +434,7 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		row("byre", "foundations", "", "fork", `{}`),
 		row("byre", "foundations", "", "last-backup", `{}`),
 	}
-	source := sqlstore.Snapshot{Header: sqlstore.Header{Revision: 1, Compacted: 1, Epoch: "e", Time: then,
+	source := sqlstore.Snapshot{Header: sqlstore.Header{Revision: 1, Compacted: 1, CompleteAfter: 1, Epoch: "e", Time: then,
 		ObjectCount: int64(len(rows))}}
 	source.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for _, r := range rows {

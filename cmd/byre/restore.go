@@ -256,7 +256,7 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 	digest, err := loadVerified(cmd.Context(), p, dsn, s)
 	if _, empty := errors.AsType[*backup.EmptyError](err); empty {
 		return fmt.Errorf("%w, where the history reaches from revision %d to %d: nothing was restored; "+
-			"name another backup or database, or another moment with --at", err, history.Compacted, history.Revision)
+			"name another backup or database, or another moment with --at", err, history.CompleteAfter, history.Revision)
 	}
 	if err != nil {
 		return err

@@ -12,9 +12,9 @@
 //
 // Each line is an object with one member, whose name is the kind of the line:
 //
-//   - "byre": the first line. version is 3, program the name and version of the program
-//     that wrote the file; revision, compacted, epoch, cluster, time, objects (their number)
-//     and history (Retained) are those of sqlstore.Header.
+//   - "byre": the first line. version is 4, program the name and version of the program
+//     that wrote the file; revision, compacted, completeAfter, epoch, cluster, time, objects (their
+//     number) and history (Retained) are those of sqlstore.Header.
 //   - "object": a row of the view objects (sqlstore.ObjectRow), in key order. value is
 //     the stored text as a string, so that every byte of it is kept.
 //   - "change": a row of the view changes (sqlstore.ChangeRow), in the order of
@@ -22,7 +22,7 @@
 //   - "end": the last line. It has the numbers of objects and changes, and the SHA-256 of
 //     all bytes before this line.
 //
-// Version 2 has form in place of encoding. Version 1 also has no history, generation, subresource, manager
+// Version 3 has no completeAfter: compacted is in its place. Version 2 also has form in place of encoding. Version 1 also has no history, generation, subresource, manager
 // and realUser.
 //
 // Times are RFC 3339 in UTC, with microseconds. A member that is empty is left out. A

@@ -53,7 +53,7 @@ func (a *writer) writeAll(s sqlstore.Snapshot, program string) error {
 	if err := a.writeLine(line{Header: &header{
 		Version: version, Program: program, Revision: s.Revision, Compacted: s.Compacted, Epoch: s.Epoch, Cluster: s.Cluster,
 		Time: s.Time.UTC(), Objects: s.ObjectCount,
-		History: historyOf(s.Retained),
+		CompleteAfter: s.CompleteAfter, History: historyOf(s.Retained),
 	}}); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func Open(file io.ReadSeeker) (*File, error) {
 	f.Program = first.Program
 	f.Header = sqlstore.Header{
 		Revision: first.Revision, Compacted: first.Compacted, Epoch: first.Epoch, Cluster: first.Cluster, Time: first.Time,
-		ObjectCount: first.Objects,
+		ObjectCount: first.Objects, CompleteAfter: first.completeAfter(first.CompleteAfter, first.Compacted),
 	}
 	f.Retained, err = first.retained()
 	return f, err
@@ -318,7 +318,7 @@ func (r *reader) end() error {
 }
 
 // version is the version of the format; see doc.go.
-const version = 3
+const version = 4
 
 // line is one line of a backup. Exactly one of its members is set.
 type line struct {
@@ -337,13 +337,17 @@ type header struct {
 	Cluster   string    `json:"cluster,omitempty"`
 	Time      time.Time `json:"time"`
 	Objects   int64     `json:"objects"`
-	History   []kept    `json:"history,omitempty"`
+	// CompleteAfter is not there up to version 3; see completeAfter.
+	CompleteAfter int64  `json:"completeAfter,omitempty"`
+	History       []kept `json:"history,omitempty"`
 }
 
 // kept has the sqlstore.Retained of a resource.
 type kept struct {
 	sqlstore.Resource
-	Compacted int64 `json:"compacted"`
+	// Compacted is the ResumableAfter.
+	Compacted     int64 `json:"compacted"`
+	CompleteAfter int64 `json:"completeAfter,omitempty"`
 	// RetainedFor is in seconds.
 	RetainedFor int64 `json:"retainedFor,omitempty"`
 }
@@ -351,7 +355,7 @@ type kept struct {
 // historyOf returns Header.Retained.
 func historyOf(retained map[sqlstore.Resource]sqlstore.Retained) (all []kept) {
 	for of, r := range retained {
-		all = append(all, kept{of, r.Compacted, int64(r.RetainedFor / time.Second)})
+		all = append(all, kept{of, r.ResumableAfter, r.CompleteAfter, int64(r.RetainedFor / time.Second)})
 	}
 	slices.SortFunc(all, func(a, b kept) int { return a.Resource.Compare(b.Resource) })
 	return all
@@ -364,10 +368,19 @@ func (h *header) retained() (map[sqlstore.Resource]sqlstore.Retained, error) {
 		if r.Compacted < 0 || r.Compacted > h.Compacted || r.RetainedFor > math.MaxInt64/int64(time.Second) {
 			return nil, fmt.Errorf("%w: history of %v from revision %d", sqlstore.ErrBroken, r.Resource, r.Compacted)
 		}
-		retained[r.Resource] = sqlstore.Retained{Compacted: r.Compacted,
-			RetainedFor: time.Duration(max(r.RetainedFor, -1)) * time.Second}
+		retained[r.Resource] = sqlstore.Retained{ResumableAfter: r.Compacted,
+			CompleteAfter: h.completeAfter(r.CompleteAfter, r.Compacted),
+			RetainedFor:   time.Duration(max(r.RetainedFor, -1)) * time.Second}
 	}
 	return retained, nil
+}
+
+// completeAfter returns a CompleteAfter. Up to version 3 a backup has one end of each history only.
+func (h *header) completeAfter(complete, compacted int64) int64 {
+	if h.Version < 4 {
+		return compacted
+	}
+	return complete
 }
 
 type object struct {

@@ -96,7 +96,7 @@ func TestFile_IsReadableWithCommonTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if first.Byre.Version != 3 || first.Byre.Revision != rows.Revision ||
+	if first.Byre.Version != 4 || first.Byre.Revision != rows.Revision ||
 		object.Object.Value != string(rows.Objects[0].Value) {
 		t.Errorf("%+v, %+v", first, object)
 	}
@@ -132,7 +132,7 @@ func TestOpen_ReadsVersion1(t *testing.T) {
 			change.Encoding != "f" {
 			t.Errorf("the encodings are %q and %q", object.Encoding, change.Encoding)
 		}
-		if r := rows.RetainedOf(rows.Objects[0].Of()); len(rows.Changes) != 2 || r.Compacted != 3 {
+		if r := rows.RetainedOf(rows.Objects[0].Of()); len(rows.Changes) != 2 || r.ResumableAfter != 3 || r.CompleteAfter != 3 {
 			t.Errorf("%d changes, the history is %v", len(rows.Changes), rows.Retained)
 		}
 		return nil
@@ -195,7 +195,7 @@ func TestVerify_RefusesDamage(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	newer := compress(t, strings.Replace(text, `"version":3`, `"version":4`, 1))
+	newer := compress(t, strings.Replace(text, `"version":4`, `"version":5`, 1))
 	if err := verify(newer); !errors.Is(err, backup.ErrNewer) {
 		t.Errorf("newer: %v", err)
 	}

@@ -30,7 +30,7 @@ func (e *HistoryError) Error() string {
 func outside(h *sqlstore.Header, wanted, from, to string) error {
 	var last []string
 	for of, r := range h.Retained {
-		if r.Compacted == h.Compacted && h.Compacted > 0 {
+		if r.CompleteAfter == h.CompleteAfter && h.CompleteAfter > 0 {
 			last = append(last, of.String())
 		}
 	}
@@ -40,26 +40,28 @@ func outside(h *sqlstore.Header, wanted, from, to string) error {
 	return &HistoryError{wanted, from, to}
 }
 
-// RevisionAt returns the last revision of the store at a time: the one before the first change
+// RevisionAt returns the last revision of the store at a time: that of the last change before the first one
 // that was made later. It reads Changes. It fails with a *HistoryError and with the errors of
 // Changes.
 func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 	first := s.Time // without changes the history begins and ends at the time of the snapshot
+	last := s.CompleteAfter
 	for row, err := range s.Changes {
 		switch {
 		case err != nil:
 			return 0, err
-		case row.Revision <= s.Compacted:
+		case row.Revision <= s.CompleteAfter:
 			continue
-		case row.Revision == s.Compacted+1:
+		case last == s.CompleteAfter:
 			first = row.Time
 		}
 		if row.Time.After(t) {
-			if row.Revision == s.Compacted+1 {
+			if last == s.CompleteAfter {
 				break
 			}
-			return row.Revision - 1, nil
+			return last, nil
 		}
+		last = row.Revision
 	}
 	if t.Before(first) || t.After(s.Time) {
 		return 0, outside(&s.Header, t.UTC().Format(time.RFC3339Nano), first.Format(time.RFC3339Nano),
@@ -74,13 +76,18 @@ func RevisionAt(s sqlstore.Snapshot, t time.Time) (int64, error) {
 // changed later is not known either, and 0. At fails with a
 // *HistoryError.
 func At(s sqlstore.Snapshot, revision int64) (sqlstore.Snapshot, error) {
-	if revision < s.Compacted || revision > s.Revision {
+	if revision < s.CompleteAfter || revision > s.Revision {
 		return sqlstore.Snapshot{},
-			outside(&s.Header, fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.Compacted),
+			outside(&s.Header, fmt.Sprintf("revision %d", revision), fmt.Sprintf("revision %d", s.CompleteAfter),
 				fmt.Sprint(s.Revision))
 	}
 	then := sqlstore.Snapshot{Header: s.Header}
 	then.Revision, then.ObjectCount = revision, -1
+	then.Compacted, then.Retained = min(s.Compacted, revision), maps.Clone(s.Retained)
+	for of, r := range then.Retained {
+		r.ResumableAfter = min(r.ResumableAfter, revision)
+		then.Retained[of] = r
+	}
 	then.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
 		for row, err := range s.Objects {
 			if err == nil && row.Revision > revision {
@@ -150,8 +157,9 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 // Restored returns the store that a restore makes of a snapshot: the same objects and history, in
 // a new epoch. Its revision is moved forward by bump; the caller chooses bump so that the result is
 // beyond every revision that a client may have seen. All revisions before are compacted, so that a
-// watch of any resource that continues from one of them ends with 410 and its client lists again: the history is
-// left for SQL, in the rows of Changes up to Compacted, with the revisions that it had. It has
+// watch of any resource that continues from one of them ends with 410 and its client lists again. The past is
+// left, in the rows of Changes up to Compacted, with the revisions that it had: each CompleteAfter stays, because Load
+// stores all of these rows. The history has
 // become older since the snapshot: RetainedFor grows by as much, so that the first server does not
 // delete it at once. The record
 // of the last backup says that there was none: it is of the database that the snapshot was made of.
@@ -160,7 +168,7 @@ func Restored(s sqlstore.Snapshot, bump int64, epoch string, now time.Time) sqls
 	s.Compacted, s.Epoch = s.Revision, epoch
 	retained := maps.Clone(s.Retained)
 	for of, r := range retained {
-		r.Compacted = s.Compacted
+		r.ResumableAfter = s.Compacted
 		if older := r.RetainedFor + now.Sub(s.Time); r.RetainedFor > 0 && older > r.RetainedFor {
 			r.RetainedFor = older.Truncate(time.Second)
 		}

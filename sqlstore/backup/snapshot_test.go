@@ -151,13 +151,13 @@ func withoutAudit(a sqlstore.Author) sqlstore.Author {
 func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, Epoch: "e", Time: start.Add(time.Hour)}}
+	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, CompleteAfter: 10, Epoch: "e", Time: start.Add(time.Hour)}}
 	for i := range 3 {
 		rows.Changes = append(rows.Changes,
 			&sqlstore.ChangeRow{Revision: int64(11 + i), Time: start.Add(time.Duration(i) * time.Minute)})
 	}
-	rows.Retained = map[sqlstore.Resource]sqlstore.Retained{{Resource: "events"}: {Compacted: 10},
-		{Resource: "pods"}: {Compacted: 9}}
+	rows.Retained = map[sqlstore.Resource]sqlstore.Retained{{Resource: "events"}: {ResumableAfter: 10, CompleteAfter: 10},
+		{Resource: "pods"}: {ResumableAfter: 9, CompleteAfter: 9}}
 	for offset, want := range map[time.Duration]int64{
 		0: 11, time.Second: 11, time.Minute: 12, 119 * time.Second: 12, 2 * time.Minute: 13, time.Hour: 13,
 		-time.Second: 0, time.Hour + 1: 0,
@@ -255,7 +255,7 @@ func TestRestored_KeepsTheHistoryForLonger(t *testing.T) {
 			t.Errorf("the backup's is %v now, was %v", got, before)
 		}
 		if err := sqlite.ReadSnapshot(t.Context(), load(t, restored), func(s sqlstore.Snapshot) error {
-			if got := s.RetainedOf(first); got.RetainedFor != after || got.Compacted != restored.Revision {
+			if got := s.RetainedOf(first); got.RetainedFor != after || got.ResumableAfter != restored.Revision {
 				t.Errorf("restored, the history is %+v; want it kept for %v", got, after)
 			}
 			return nil

@@ -32,7 +32,9 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	haltStandby(t, standby, mustCreate(t, driver, "kept"))
+	kept := mustCreate(t, driver, "kept")
+	haltStandby(t, standby, kept)
+	past := storetest.RecordPast(t, driver, sqlstore.Resource{Resource: "pods"})
 	lost := mustCreate(t, driver, "a", "b", "c")
 	before, err := driver.State(t.Context())
 	if err := errors.Join(err, driver.Close()); err != nil {
@@ -49,6 +51,7 @@ func TestFailover_IsNoticedByTheNextStart(t *testing.T) {
 	if !strings.Contains(log.String(), "a new epoch begins") {
 		t.Errorf("the log says nothing: %s", &log)
 	}
+	past(driver, 0, kept)
 	for _, of := range []*sqlstore.Resource{nil, {Resource: "pods"}, {Resource: "none"}} {
 		if _, err := driver.Changes(t.Context(), sqlstore.ChangesQuery{After: lost, Of: of, Limit: 10}); !errors.Is(err,
 			sqlstore.ErrCompacted) {
@@ -232,6 +235,35 @@ func TestAdopt_BeginsAnEpochInAnotherStore(t *testing.T) {
 	}
 }
 
+// The past is left after each epoch, as far as no change was deleted.
+func TestAdopt_ThePastIsLeft(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	last := mustCreate(t, driver, "a", "b", "c", "d")
+	past := storetest.RecordPast(t, driver, sqlstore.Resource{Resource: "pods"})
+	exec := func(statements string) {
+		t.Helper()
+		if err := connect(t, dsn).PgConn().Exec(t.Context(), statements).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from := int64(0)
+	for i := range 3 {
+		if i > 0 {
+			// Each deletion is of revisions before the epoch.
+			from = int64(i)
+			storetest.Compact(t, driver, from)
+		}
+		exec(`UPDATE store SET lineage = 'restored'`)
+		createAvailable(t, driver, fmt.Sprint("later-", i))
+		past(driver, from, last)
+	}
+	// A program that does not know that the history has two ends deletes changes.
+	exec(`DELETE FROM undo_log WHERE revision <= 3; UPDATE resources SET compacted = greatest(compacted, 3)`)
+	past(driver, last+1, last)
+}
+
 // A dump that is restored into the same database puts back an older state. Its table is another one.
 func TestRestore_OfADumpBeginsAnEpoch(t *testing.T) {
 	t.Parallel()
@@ -239,7 +271,8 @@ func TestRestore_OfADumpBeginsAnEpoch(t *testing.T) {
 		t.Run(fmt.Sprint("running ", isRunning), func(t *testing.T) {
 			t.Parallel()
 			driver, dsn := open(t, postgres.Options{})
-			mustCreate(t, driver, "a", "b")
+			kept := mustCreate(t, driver, "a", "b")
+			past := storetest.RecordPast(t, driver, sqlstore.Resource{Resource: "pods"})
 			run := func(program string, arguments ...string) {
 				t.Helper()
 				path, err := pgtest.Program(program)
@@ -277,6 +310,7 @@ func TestRestore_OfADumpBeginsAnEpoch(t *testing.T) {
 			if err != nil || state.Epoch == before.Epoch || state.Compacted <= lost || state.Revision != state.Compacted+1 {
 				t.Errorf("%+v, %v; before %+v", state, err, before)
 			}
+			past(survivor, 0, kept)
 		})
 	}
 }

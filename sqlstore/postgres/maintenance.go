@@ -15,7 +15,7 @@ import (
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
 	queue := func(b *pgx.Batch) { b.Queue(selectHistories) }
-	err = d.snapshot(ctx, d.server.reads, nil, queue,
+	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
 		func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) (err error) {
 			rows, _ := results.Query() // CollectRows returns the error
 			histories, err = pgx.CollectRows(rows, scanHistory)
@@ -28,7 +28,7 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 	var first *int64
 	var at *time.Time
 	var seconds int64
-	err = row.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &at)
+	err = row.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.ResumableAfter, &h.CompleteAfter, &seconds, &first, &at)
 	h.RetainedFor = time.Duration(seconds) * time.Second
 	if err == nil && first != nil {
 		h.First, h.FirstTime = *first, at.UTC()
@@ -38,7 +38,7 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 
 // Compacted implements sqlstore.Driver.
 func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
-	err = d.snapshot(ctx, d.server.reads, &of, func(*pgx.Batch) {},
+	err = d.snapshot(ctx, d.server.reads, &of, selectCompacted, func(*pgx.Batch) {},
 		func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
 			compacted = state.Compacted
 			return nil
@@ -49,9 +49,10 @@ func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
 	queue := func(b *pgx.Batch) { b.Queue(selectRevisionAt, formatTime(moment)) }
-	err = d.snapshot(ctx, d.server.reads, nil, queue, func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) error {
-		return results.QueryRow().Scan(&revision)
-	})
+	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
+		func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) error {
+			return results.QueryRow().Scan(&revision)
+		})
 	return revision, err
 }
 
@@ -190,7 +191,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 		b.Queue(allowScan)
 		b.Queue(selectUsage)
 	}
-	err = d.snapshot(ctx, d.server.reads, nil, queue,
+	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if _, err := results.Exec(); err != nil {
 				return err

@@ -22,8 +22,10 @@ FROM store s WHERE s.id = 1`
 UPDATE store SET revision = $1, compacted = $1, epoch = gen_random_uuid()::text, lineage = $2 WHERE id = 1`
 
 	// compactAll marks the changes of each resource as compacted up to the compacted revision of the
-	// store.
-	compactAll = `UPDATE resources SET compacted = greatest(compacted, (SELECT compacted FROM store WHERE id = 1))`
+	// store. It deletes none: the past ends where it did.
+	compactAll = `
+UPDATE resources SET compacted = greatest(compacted, (SELECT compacted FROM store WHERE id = 1)),
+                     complete_after = coalesce(complete_after, compacted), ends_written = ends_written + 1`
 )
 
 // selectState selects the state of the store. Every read does so in its own snapshot; see
@@ -90,8 +92,9 @@ FOR UPDATE`
 	// $4. The writers' lock keeps two batches from giving the same one. An epoch before may
 	// have had changes of them that are lost.
 	addResources = `
-INSERT INTO resources (id, "group", resource, defined_by, compacted)
-SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted
+INSERT INTO resources (id, "group", resource, defined_by, compacted, complete_after)
+SELECT (SELECT coalesce(max(id), 0) FROM resources) + row_number() OVER (), n."group", n.resource, n.defined_by, s.compacted,
+       s.complete_after
 FROM store s,
      (SELECT DISTINCT w."group", w.resource, w.defined_by
       FROM unnest($1::text[], $2::text[], $3::text[]) AS w("group", resource, defined_by)
@@ -202,16 +205,20 @@ const (
 	// applyBatch has refused. As in selectChangesOf, only the index by resource and revision has the
 	// order of both columns; so it is in countChanges and deleteHistory.
 	selectHistories = `
-SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
+SELECT r."group", r.resource, r.defined_by, r.compacted, coalesce(r.complete_after, r.compacted), r.retained_for, f.revision, f.time
 FROM resources r
 LEFT JOIN LATERAL (SELECT u.resource_id, u.revision, u.time FROM undo_log u
                    WHERE u.resource_id >= r.id ORDER BY u.resource_id, u.revision LIMIT 1) f ON f.resource_id = r.id
 ORDER BY r.id`
 
-	// selectCompacted selects the compacted revision of a resource; that of the store if the resource
-	// has no row.
+	// selectCompacted selects the compacted revision of a resource, and selectCompleteAfter where its past ends; those
+	// of the store if the resource has no row.
 	selectCompacted = `
 SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = $1 AND r.resource = $2 AND r.defined_by = $3), s.compacted)
+FROM store s WHERE s.id = 1`
+	selectCompleteAfter = `
+SELECT coalesce((SELECT coalesce(r.complete_after, r.compacted) FROM resources r
+                 WHERE r."group" = $1 AND r.resource = $2 AND r.defined_by = $3), s.complete_after)
 FROM store s WHERE s.id = 1`
 
 	// selectRevisionAt halves the range from low, up to which no change is after $1, to high, from
@@ -251,7 +258,10 @@ due AS MATERIALIZED (
 )
 SELECT coalesce(max(revision), 0), count(*) FROM due`
 
-	updateHistory = `UPDATE resources SET compacted = greatest(compacted, $4) WHERE "group" = $1 AND resource = $2 AND defined_by = $3`
+	updateHistory = `
+UPDATE resources SET compacted = greatest(compacted, $4),
+                     complete_after = greatest(coalesce(complete_after, compacted), $4), ends_written = ends_written + 1
+WHERE "group" = $1 AND resource = $2 AND defined_by = $3`
 
 	// selectNotes selects the notes from a name on and before another one.
 	selectNotes = `SELECT name, value FROM notes WHERE name >= $1 AND name < $2`
@@ -601,8 +611,10 @@ SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transacti
        set_config('enable_incremental_sort', 'off', true), set_config('enable_seqscan', 'off', true)`
 
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects)
-FROM counters k WHERE k.id = 1`
+SELECT k.revision, k.compacted,
+       greatest(s.complete_after, (SELECT max(coalesce(complete_after, compacted)) FROM resources)),
+       k.epoch, clock_timestamp(), (SELECT count(*) FROM current_objects)
+FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	// selectObjects reads the objects of one resource, $1 to $3, in key order.
 	selectObjects = `
@@ -628,13 +640,13 @@ SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transacti
 	// countData is 0 in a store in which no change was ever made.
 	countData = `SELECT (SELECT count(*) FROM current_objects) + (SELECT count(*) FROM undo_log) + (SELECT revision FROM store)`
 
-	setStore = `UPDATE store SET revision = $1, compacted = $2, epoch = $3, lineage = '' WHERE id = 1`
+	setStore = `UPDATE store SET revision = $1, compacted = $2, complete_after = $3, epoch = $4, lineage = '' WHERE id = 1`
 
 	analyze = `ANALYZE resources, current_objects, undo_log`
 )
 
 var (
-	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted", "retained_for"}
+	resourceColumns = []string{"id", "group", "resource", "defined_by", "compacted", "complete_after", "retained_for"}
 	objectColumns   = []string{
 		"resource_id", "namespace", "name", "uid", "generation", "created_revision", "revision",
 		"time", "verb", "subresource", "manager", "who", "real_user", "encoding", "expires", "value",

@@ -182,6 +182,7 @@ func allStatements(last, limit int) map[string]statement {
 		"compact":       {deleteHistory, in(of, 1000, "2020-01-01T00:00:00Z", 100)},
 		"histories":     {selectHistories, nil},
 		"compacted":     {selectCompacted, of},
+		"complete":      {selectCompleteAfter, of},
 		"revision at":   {selectRevisionAt, []any{"2020-01-01T00:00:00Z"}},
 		"compact all":   {compactAll, nil},
 		"count changes": {countChanges, in(of, int64(last), limit)},

@@ -143,7 +143,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if q.Before != 0 || query == selectChangesIn {
 		arguments = append(arguments, q.Before)
 	}
-	err = d.snapshot(ctx, pool, q.Of, func(b *pgx.Batch) { b.Queue(query, arguments...) },
+	err = d.snapshot(ctx, pool, q.Of, selectCompacted, func(b *pgx.Batch) { b.Queue(query, arguments...) },
 		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
 			if !q.Kept && q.After < state.Compacted {
 				return sqlstore.ErrCompacted
@@ -208,8 +208,9 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 // snapshot sends a read-only transaction on a connection of a pool, as one pipeline: the statement that selects the
 // state, and the statements that queue adds. After it has checked the state it calls read,
 // which reads the results of the added statements. If of is not nil, the Compacted of the state
-// that read gets is that of the resource.
-func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, queue func(*pgx.Batch),
+// that read gets is what the query end selects of the resource: selectCompacted or selectCompleteAfter.
+func (d *Driver) snapshot(
+	ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, end string, queue func(*pgx.Batch),
 	read func(pgx.BatchResults, sqlstore.State, *watchdog) error,
 ) error {
 	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
@@ -221,7 +222,7 @@ func (d *Driver) snapshot(ctx context.Context, pool *pgxpool.Pool, of *sqlstore.
 		settings := b.Len()
 		b.Queue(selectState, before.revision)
 		if of != nil {
-			b.Queue(selectCompacted, of.Group, of.Resource, of.Owner.String())
+			b.Queue(end, of.Group, of.Resource, of.Owner.String())
 		}
 		queue(&b)
 		b.Queue(commit)
@@ -276,7 +277,11 @@ func (d *Driver) List(
 	if resource := q.Of(); q.At != 0 && resource.Storable() {
 		of = &resource
 	}
-	err = d.snapshot(ctx, d.server.reads, of,
+	end := selectCompacted
+	if q.Past {
+		end = selectCompleteAfter
+	}
+	err = d.snapshot(ctx, d.server.reads, of, end,
 		func(b *pgx.Batch) {
 			if !nonEmpty {
 				return

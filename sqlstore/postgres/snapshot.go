@@ -104,7 +104,7 @@ func readSnapshot(
 			return record, o.Revision, t.explain(err)
 		},
 	}
-	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.Time,
+	if err := tx.QueryRow(t.ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.CompleteAfter, &s.Epoch, &s.Time,
 		&s.ObjectCount); err != nil {
 		return t.explain(err)
 	}
@@ -354,7 +354,7 @@ func (t *transfer) load(s sqlstore.Snapshot) error {
 	if err := copyResources(t, tx, ids); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.Epoch); err != nil {
+	if _, err := tx.Exec(t.ctx, setStore, s.Revision, s.Compacted, s.CompleteAfter, s.Epoch); err != nil {
 		return t.explain(err)
 	}
 	// Without statistics the plans of the filled tables would be wrong until the next
@@ -438,7 +438,8 @@ func copyResources(t *transfer, tx pgx.Tx, ids *sqlstore.Numbering) error {
 	var rows [][]any
 	_ = ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
 		rows = append(rows,
-			[]any{int32(id), of.Group, of.Resource, of.Owner.String(), r.Compacted, int64(r.RetainedFor / time.Second)})
+			[]any{int32(id), of.Group, of.Resource, of.Owner.String(), r.ResumableAfter, r.CompleteAfter,
+				int64(r.RetainedFor / time.Second)})
 		return nil
 	})
 	_, err := tx.CopyFrom(t.ctx, pgx.Identifier{"resources"}, resourceColumns, pgx.CopyFromRows(rows))

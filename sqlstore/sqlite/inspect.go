@@ -307,8 +307,13 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
-		// otherwise all history counts as compacted as far as the store
+		// otherwise all history counts as compacted, and as deleted, as far as the store
+		s.CompleteAfter = s.Compacted
 		if err == nil {
+			s.CompleteAfter = 0
+			for i := range histories {
+				s.CompleteAfter = max(s.CompleteAfter, histories[i].CompleteAfter)
+			}
 			s.SetRetained(histories)
 		}
 		objects := damagedTable[sqlstore.ObjectRow]{

@@ -16,6 +16,7 @@ import (
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/sqlite"
+	"byre/sqlstore/storetest"
 )
 
 // A database that was put back by a tool that knows nothing of byre begins a new epoch at the next
@@ -64,6 +65,7 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 				t.Skip("the file system does not tell when a file was made")
 			}
 			reopen()
+			past := storetest.RecordPast(t, driver, pod("a").Of())
 			commitPods(t, driver, "lost", "lost too")
 			before, err := driver.State(t.Context())
 			if err := errors.Join(err, driver.Close()); err != nil {
@@ -87,6 +89,7 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 				t.Error(err)
 			}
 			commitPods(t, driver, "lost")
+			past(driver, 0, 2)
 			if err := driver.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -98,6 +101,45 @@ func TestLineage_PutBackBeginsAnEpoch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The past is left after each epoch that an administrator declares, as far as no change was deleted.
+func TestLineage_ThePastIsLeft(t *testing.T) {
+	t.Parallel()
+	driver, path := open(t)
+	commitPods(t, driver, "a", "b", "c", "d")
+	const last = 4
+	past := storetest.RecordPast(t, driver, pod("a").Of())
+	from := int64(0)
+	for i := range 3 {
+		if i > 0 {
+			// Each deletion is of revisions before the epoch.
+			from = int64(i)
+			storetest.Compact(t, driver, from)
+		}
+		if err := driver.Close(); err != nil {
+			t.Fatal(err)
+		}
+		execSQL(t, path, `UPDATE store SET lineage = 'restored'`)
+		var err error
+		if driver, err = sqlite.Open(t.Context(), path, sqlite.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		past(driver, from, last)
+		commitPods(t, driver, fmt.Sprint("later-", i))
+		past(driver, from, last)
+	}
+	// A program that does not know that the history has two ends deletes changes, and lists all the same.
+	if err := driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, path, `DELETE FROM undo_log WHERE revision <= 3; UPDATE resources SET compacted = max(compacted, 3)`)
+	driver, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	past(driver, last+1, last)
 }
 
 // A copy of the file without its log, which cp makes of a database in use, is recognized, also where the file does not
@@ -302,6 +344,19 @@ func TestLineage_TheBirthMayBeUnknown(t *testing.T) {
 
 func pod(name string) sqlstore.Key {
 	return sqlstore.Key{Resource: "pods", Namespace: "n", Name: name}
+}
+
+// execSQL executes statements in a database that no process has open.
+func execSQL(t *testing.T, path, statements string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), statements)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func commitPods(t *testing.T, driver *sqlite.Driver, names ...string) {

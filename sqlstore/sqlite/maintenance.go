@@ -323,7 +323,8 @@ func scanHistory(rows *sql.Rows) (h sqlstore.History, err error) {
 	var seconds int64
 	var first sql.NullInt64
 	var stamp sql.NullString
-	if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.Compacted, &seconds, &first, &stamp); err != nil {
+	if err := rows.Scan(&h.Group, &h.Resource.Resource, &h.Owner, &h.ResumableAfter, &h.CompleteAfter, &seconds, &first,
+		&stamp); err != nil {
 		return h, err
 	}
 	h.RetainedFor = time.Duration(seconds) * time.Second
@@ -335,7 +336,7 @@ func scanHistory(rows *sql.Rows) (h sqlstore.History, err error) {
 
 // Compacted implements sqlstore.Driver.
 func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
-	err = d.readers.snapshot(ctx, &of, func(_ *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, &of, selectCompacted, func(_ *sql.Tx, state sqlstore.State) error {
 		compacted = state.Compacted
 		return nil
 	})
@@ -417,7 +418,7 @@ func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
 	if err := d.committer.flushAll(); err != nil {
 		return usage, err
 	}
-	err = d.readers.snapshot(ctx, nil, func(tx *sql.Tx, state sqlstore.State) (err error) {
+	err = d.readers.snapshot(ctx, nil, "", func(tx *sql.Tx, state sqlstore.State) (err error) {
 		usage.Revision = state.Revision
 		usage.Resources, err = collect(func(rows *sql.Rows) (r sqlstore.ResourceUsage, err error) {
 			err = rows.Scan(&r.Group, &r.Resource, &r.Owner, &r.Objects, &r.Bytes)

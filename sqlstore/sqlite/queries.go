@@ -35,16 +35,22 @@ const (
 	selectResource = `SELECT id FROM resources WHERE "group" = ? AND resource = ? AND defined_by = ?`
 
 	// insertResource inserts a resource, of which an epoch before may have had changes that are lost.
-	insertResource = `INSERT INTO resources ("group", resource, defined_by, compacted) SELECT ?, ?, ?, compacted FROM store WHERE id = 1`
+	insertResource = `
+INSERT INTO resources ("group", resource, defined_by, compacted, complete_after)
+SELECT ?, ?, ?, compacted, complete_after FROM store WHERE id = 1`
 
-	// selectCompacted selects the compacted revision of a resource; that of the store if the resource
-	// has no row.
+	// selectCompacted selects the compacted revision of a resource, and selectCompleteAfter where its past ends; those
+	// of the store if the resource has no row.
 	selectCompacted = `
 SELECT coalesce((SELECT r.compacted FROM resources r WHERE r."group" = ? AND r.resource = ? AND r.defined_by = ?), s.compacted)
 FROM store s WHERE s.id = 1`
+	selectCompleteAfter = `
+SELECT coalesce((SELECT coalesce(r.complete_after, r.compacted) FROM resources r
+                 WHERE r."group" = ? AND r.resource = ? AND r.defined_by = ?), s.complete_after)
+FROM store s WHERE s.id = 1`
 
 	selectHistories = `
-SELECT r."group", r.resource, r.defined_by, r.compacted, r.retained_for, f.revision, f.time
+SELECT r."group", r.resource, r.defined_by, r.compacted, coalesce(r.complete_after, r.compacted), r.retained_for, f.revision, f.time
 FROM resources r LEFT JOIN undo_log f
   ON f.revision = (SELECT u.revision FROM undo_log u WHERE u.resource_id = r.id ORDER BY u.revision LIMIT 1)
 ORDER BY r.id`
@@ -117,8 +123,10 @@ SELECT 1 FROM current_objects WHERE resource_id = ? AND namespace = ? AND name =
 	storeLineage = `UPDATE store SET lineage = ? WHERE id = 1`
 	beginEpoch   = `UPDATE store SET lineage = ?1, revision = ?2, compacted = ?2, epoch = lower(hex(randomblob(16))) WHERE id = 1`
 	// compactAll marks the changes of each resource as compacted up to the compacted revision of the
-	// store.
-	compactAll = `UPDATE resources SET compacted = (SELECT compacted FROM store WHERE id = 1)`
+	// store. It deletes none: the past ends where it did.
+	compactAll = `
+UPDATE resources SET compacted = (SELECT compacted FROM store WHERE id = 1),
+                     complete_after = coalesce(complete_after, compacted), ends_written = ends_written + 1`
 
 	// selectExtent counts the objects, and has the time of the last change; NULL if it is not in the history.
 	selectExtent = `SELECT (SELECT count(*) FROM current_objects), (SELECT time FROM undo_log ORDER BY revision DESC LIMIT 1)`
@@ -142,7 +150,10 @@ SELECT revision, time FROM undo_log WHERE resource_id = ?1 AND revision <= ?2 OR
 
 	deleteChanges = `DELETE FROM undo_log WHERE resource_id = ?1 AND revision <= ?2`
 
-	updateHistory = `UPDATE resources SET compacted = max(compacted, ?2) WHERE id = ?1`
+	updateHistory = `
+UPDATE resources SET compacted = max(compacted, ?2), complete_after = max(coalesce(complete_after, compacted), ?2),
+                     ends_written = ends_written + 1
+WHERE id = ?1`
 	// selectNotes selects the notes from a name on and before another one.
 	selectNotes = `SELECT name, value FROM notes WHERE name >= ?1 AND name < ?2`
 	// The changes of notes: ?1 is the name, ?2 the value before, ?3 the value after.
@@ -243,7 +254,9 @@ ORDER BY u.revision LIMIT ?2`
 // A whole store: ReadSnapshot and Load.
 const (
 	selectHeader = `
-SELECT k.revision, k.compacted, k.epoch, (SELECT count(*) FROM current_objects), s.lineage
+SELECT k.revision, k.compacted,
+       max(s.complete_after, coalesce((SELECT max(coalesce(complete_after, compacted)) FROM resources), 0)),
+       k.epoch, (SELECT count(*) FROM current_objects), s.lineage
 FROM counters k, store s WHERE k.id = 1 AND s.id = 1`
 
 	// selectObjects reads in key order: CROSS JOIN keeps the order of the tables.
@@ -296,9 +309,10 @@ INSERT INTO undo_log (revision, time, op, verb, subresource, manager, who, real_
                       encoding, expires, value, record_sum, change_sum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
-	insertLoaded = `INSERT INTO resources (id, "group", resource, defined_by, compacted, retained_for) VALUES (?, ?, ?, ?, ?, ?)`
+	insertLoaded = `
+INSERT INTO resources (id, "group", resource, defined_by, compacted, complete_after, retained_for) VALUES (?, ?, ?, ?, ?, ?, ?)`
 
-	setCounters = `UPDATE store SET revision = ?, compacted = ?, epoch = ? WHERE id = 1`
+	setCounters = `UPDATE store SET revision = ?, compacted = ?, complete_after = ?, epoch = ? WHERE id = 1`
 
 	// selectIndexes returns, for each index that a CREATE INDEX has made, the statement
 	// that drops it and the one that makes it.

@@ -53,6 +53,11 @@ var plans = map[string]struct {
 		"SCALAR SUBQUERY",
 		"SEARCH r USING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)",
 	}},
+	"complete after": {selectCompleteAfter, []string{
+		"SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+		"SCALAR SUBQUERY",
+		"SEARCH r USING INDEX sqlite_autoindex_resources_1 (group=? AND resource=? AND defined_by=?)",
+	}},
 	"revision at": {selectRevisionAt, []string{
 		"CO-ROUTINE search",
 		"SETUP",

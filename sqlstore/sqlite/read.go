@@ -35,7 +35,7 @@ var (
 // raises seen to the revisions of its snapshots.
 func newReader(ctx context.Context, db *sql.DB, seen *counters) (_ *reader, err error) {
 	r := &reader{db: db, seen: seen}
-	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectObject, selectExpired,
+	r.stmts, err = prepare(ctx, db, selectState, selectCompacted, selectCompleteAfter, selectObject, selectExpired,
 		selectChanges, selectChangesOf, selectChangesIn, selectChangesBefore, selectChangesOfBefore, selectChangesInBefore,
 		selectChangeKeysOf, listNow, listAt, listSince, hasManySince, countNow, countAt)
 	if err != nil {
@@ -214,7 +214,7 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 		arguments = append(arguments, q.Before)
 	}
 	size := q.Size
-	err = d.readers.snapshot(ctx, q.Of, func(tx *sql.Tx, state sqlstore.State) error {
+	err = d.readers.snapshot(ctx, q.Of, selectCompacted, func(tx *sql.Tx, state sqlstore.State) error {
 		if !q.Kept && q.After < state.Compacted {
 			return sqlstore.ErrCompacted
 		}
@@ -298,8 +298,10 @@ func scanChange(rows *sql.Rows, keysOnly, hasStates bool) (c sqlstore.Change, er
 }
 
 // snapshot runs f in a read transaction, with the state in its snapshot. If of is not nil, the
-// Compacted of the state is that of the resource.
-func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sql.Tx, sqlstore.State) error) error {
+// Compacted of the state is what the query end selects of the resource: selectCompacted or selectCompleteAfter.
+func (r *reader) snapshot(
+	ctx context.Context, of *sqlstore.Resource, end string, f func(*sql.Tx, sqlstore.State) error,
+) error {
 	tx, err := r.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -312,7 +314,7 @@ func (r *reader) snapshot(ctx context.Context, of *sqlstore.Resource, f func(*sq
 	}
 	r.seen.observe(s.Revision)
 	if of != nil {
-		if err := r.in(ctx, tx, selectCompacted).QueryRowContext(ctx, of.Group, of.Resource,
+		if err := r.in(ctx, tx, end).QueryRowContext(ctx, of.Group, of.Resource,
 			of.Owner.String()).Scan(&s.Compacted); err != nil {
 			return err
 		}
@@ -393,7 +395,11 @@ func (d *Driver) List(
 	if q.At == 0 {
 		of = nil
 	}
-	err = r.snapshot(ctx, of, func(tx *sql.Tx, state sqlstore.State) error {
+	end := selectCompacted
+	if q.Past {
+		end = selectCompleteAfter
+	}
+	err = r.snapshot(ctx, of, end, func(tx *sql.Tx, state sqlstore.State) error {
 		listed.Revision = state.Revision
 		query, count := listNow, countNow
 		switch {

@@ -39,8 +39,8 @@ func readSnapshot(ctx context.Context, path string, idle bool, read func(sqlstor
 		}
 		s.Time = snapshotTime()
 		var lineage string
-		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.Epoch, &s.ObjectCount,
-			&lineage); err != nil {
+		if err := tx.QueryRowContext(ctx, selectHeader).Scan(&s.Revision, &s.Compacted, &s.CompleteAfter, &s.Epoch,
+			&s.ObjectCount, &lineage); err != nil {
 			return err
 		}
 		histories, err := collect(scanHistory)(tx.QueryContext(ctx, selectHistories)) //nolint:rowserrcheck // collect checks it
@@ -293,13 +293,13 @@ func fill(ctx context.Context, tx *sql.Tx, s sqlstore.Snapshot) error {
 		}
 	}
 	if err := ids.All(func(of sqlstore.Resource, id int64, r sqlstore.Retained) error {
-		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(), r.Compacted,
-			int64(r.RetainedFor/time.Second))
+		_, err := tx.ExecContext(ctx, insertLoaded, id, of.Group, of.Resource, of.Owner.String(),
+			r.ResumableAfter, r.CompleteAfter, int64(r.RetainedFor/time.Second))
 		return err
 	}); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, setCounters, s.Revision, s.Compacted, s.Epoch)
+	_, err = tx.ExecContext(ctx, setCounters, s.Revision, s.Compacted, s.CompleteAfter, s.Epoch)
 	return err
 }
 

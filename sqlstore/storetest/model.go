@@ -25,8 +25,8 @@ type Model struct {
 	generations map[sqlstore.Key]int64
 	// changes has the changes that are left, in order.
 	changes []sqlstore.Change
-	// compacted has History.Compacted of each resource.
-	compacted map[sqlstore.Resource]int64
+	// compacted has History.ResumableAfter of each resource, and completeAfter its CompleteAfter.
+	compacted, completeAfter map[sqlstore.Resource]int64
 	// notes are those of Driver.Notes, by name.
 	notes map[string]string
 	// retainedFor has History.RetainedFor of each resource.
@@ -49,10 +49,11 @@ func NewModel() *Model {
 		state:   sqlstore.State{Epoch: "model"},
 		current: make(map[sqlstore.Key]sqlstore.Record),
 
-		compacted:   make(map[sqlstore.Resource]int64),
-		notes:       make(map[string]string),
-		retainedFor: make(map[sqlstore.Resource]time.Duration),
-		generations: make(map[sqlstore.Key]int64),
+		compacted:     make(map[sqlstore.Resource]int64),
+		completeAfter: make(map[sqlstore.Resource]int64),
+		notes:         make(map[string]string),
+		retainedFor:   make(map[sqlstore.Resource]time.Duration),
+		generations:   make(map[sqlstore.Key]int64),
 	}
 }
 
@@ -158,10 +159,14 @@ func (m *Model) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	listed := sqlstore.ListResult{Revision: cmp.Or(q.At, m.state.Revision)}
+	end := m.compactedOf(q.Of())
+	if q.Past {
+		end = m.completeAfter[q.Of()]
+	}
 	switch {
 	case listed.Revision > m.state.Revision:
 		return nil, listed, sqlstore.ErrFuture
-	case q.At != 0 && q.At < m.compactedOf(q.Of()):
+	case q.At != 0 && q.At < end:
 		return nil, listed, sqlstore.ErrCompacted
 	}
 	if _, nonEmpty, err := q.Start(); err != nil || !nonEmpty {
@@ -266,7 +271,8 @@ func (m *Model) Histories(context.Context) (histories []sqlstore.History, _ erro
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for of, compacted := range m.compacted {
-		h := sqlstore.History{Resource: of, Compacted: compacted, RetainedFor: m.retainedFor[of]}
+		h := sqlstore.History{Resource: of, ResumableAfter: compacted, CompleteAfter: m.completeAfter[of],
+			RetainedFor: m.retainedFor[of]}
 		if i := slices.IndexFunc(m.changes, func(c sqlstore.Change) bool { return c.New.Key.Of() == of }); i >= 0 {
 			h.First, h.FirstTime = m.changes[i].Revision, m.changes[i].Time
 		}
@@ -371,8 +377,20 @@ func (m *Model) DeleteHistory(_ context.Context, d sqlstore.Deletion) (deleted i
 	m.state.Compacted = max(m.state.Compacted, last)
 	if last > 0 {
 		m.compacted[d.Of] = max(m.compacted[d.Of], last)
+		m.completeAfter[d.Of] = max(m.completeAfter[d.Of], last)
 	}
 	return deleted, 0, nil
+}
+
+// BeginEpoch begins a new epoch as a driver does, so many revisions later.
+func (m *Model) BeginEpoch(epoch string, gap int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Epoch, m.state.Revision = epoch, m.state.Revision+gap
+	m.state.Compacted = m.state.Revision
+	for of := range m.compacted {
+		m.compacted[of] = m.state.Compacted
+	}
 }
 
 // Expired implements sqlstore.Driver.

@@ -36,6 +36,7 @@ func RunSnapshots(t *testing.T, create func(*testing.T) Database) {
 		"AllOrNone":   testAllOrNone,
 		"Broken":      testBroken,
 		"ClockAhead":  testClockAhead,
+		"Past":        testPast,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, create) })
 	}
@@ -94,12 +95,13 @@ func RandomRows(t testing.TB, random *rand.Rand) Rows {
 	rows.Retained = make(map[sqlstore.Resource]sqlstore.Retained)
 	for of := range model.compacted {
 		if random.IntN(3) == 0 && rows.Compacted > 0 {
-			rows.Retained[of] = sqlstore.Retained{Compacted: random.Int64N(rows.Compacted),
+			resumable := random.Int64N(rows.Compacted)
+			rows.Retained[of] = sqlstore.Retained{ResumableAfter: resumable, CompleteAfter: random.Int64N(resumable + 1),
 				RetainedFor: time.Duration(random.IntN(3)-1) * time.Second}
 		}
 	}
 	rows.Changes = slices.DeleteFunc(all, func(c *sqlstore.ChangeRow) bool {
-		return c.Revision <= rows.RetainedOf(c.Of()).Compacted
+		return c.Revision <= rows.RetainedOf(c.Of()).CompleteAfter
 	})
 	return rows
 }
@@ -129,11 +131,18 @@ func randomModel(t testing.TB, random *rand.Rand) *Model {
 	return model
 }
 
+func (m *Model) lastCompleteAfter() (last int64) {
+	for _, revision := range m.completeAfter {
+		last = max(last, revision)
+	}
+	return last
+}
+
 // rows returns the rows that a database would have.
 func (m *Model) rows() Rows {
 	author := sqlstore.Author{User: "alice", RealUser: "bob", Verb: "update", Subresource: "status", Manager: "test"}
 	rows := Rows{Header: sqlstore.Header{
-		Revision: m.state.Revision, Compacted: m.state.Compacted, Epoch: m.state.Epoch,
+		Revision: m.state.Revision, Compacted: m.state.Compacted, CompleteAfter: m.lastCompleteAfter(), Epoch: m.state.Epoch,
 		Time: m.Clock().UTC().Truncate(time.Microsecond), ObjectCount: int64(len(m.current)),
 	}}
 	for _, c := range m.changes {
@@ -153,6 +162,8 @@ func (m *Model) rows() Rows {
 			Generation: int64(len(k.Name)),
 		})
 	}
+	histories, _ := m.Histories(context.Background()) // it does not fail
+	rows.SetRetained(histories)
 	return rows
 }
 
@@ -232,6 +243,94 @@ func testRoundTrip(t *testing.T, create func(*testing.T) Database) {
 	}
 }
 
+// testPast loads a store that has begun an epoch, as a restore does. The past can be listed as it was before, while
+// exact reads end at the epoch; each later deletion ends the past of its resource.
+func testPast(t *testing.T, create func(*testing.T) Database) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	model := randomModel(t, rand.New(rand.NewPCG(seed, 0)))
+	m := fixture{TB: t, Driver: model}
+	histories, err := model.Histories(t.Context())
+	if err != nil || len(histories) < 2 {
+		t.Fatalf("histories: %v, %v", histories, err)
+	}
+	slices.SortFunc(histories, func(a, b sqlstore.History) int { return a.Compare(b.Resource) })
+	last := m.state().Revision
+	// The first resource has lost the beginning of its past before.
+	if _, _, err := model.DeleteHistory(t.Context(),
+		sqlstore.Deletion{Of: histories[0].Resource, UpTo: last / 4, Limit: limitOfDeletion}); err != nil {
+		t.Fatal(err)
+	}
+	model.BeginEpoch("second", 1000)
+	db := create(t)
+	load(t, db, model.rows())
+	f := openFixture(t, db)
+	compare := func(what string, of sqlstore.Resource) {
+		t.Helper()
+		now := m.state().Revision
+		for at := int64(1); at <= now; at++ {
+			if at == last+3 {
+				at = last + 998 // the epoch has skipped these
+			}
+			q := sqlstore.Query{Range: sqlstore.Range{Group: of.Group, Resource: of.Resource, Owner: of.Owner}, At: at}
+			_, _, err := collect(t.Context(), f.Driver, q)
+			if want := at < last+1000; errors.Is(err, sqlstore.ErrCompacted) != want {
+				t.Errorf("%s: an exact list of %v at revision %d of %d: %v", what, of, at, now, err)
+			}
+			q.Past = true
+			got, _, err := collect(t.Context(), f.Driver, q)
+			want, _, wantErr := collect(t.Context(), model, q)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); !errors.Is(err, wantErr) || diff != "" {
+				t.Fatalf("%s: %v at revision %d: %v, want %v\n%s", what, of, at, err, wantErr, diff)
+			}
+		}
+	}
+	// Of a resource without objects and changes a snapshot does not tell whether it ever had some.
+	none := sqlstore.Resource{Group: "none", Resource: "none"}
+	model.completeAfter[none] = model.lastCompleteAfter()
+	for _, h := range histories {
+		compare("after the epoch", h.Resource)
+	}
+	// What is written since is of the same past, also of a resource that is new.
+	for _, write := range []sqlstore.Write{createOf("new"), createIn(none, "a"), createIn(none, "b")} {
+		if a, b := m.revision(write), f.revision(write); a != b {
+			t.Fatalf("revision %d, want %d", b, a)
+		}
+	}
+	for _, of := range []sqlstore.Resource{histories[0].Resource, histories[1].Resource, none} {
+		compare("after writes", of)
+	}
+	for _, upTo := range []int64{last / 2, last + 1000} {
+		for _, driver := range []sqlstore.Driver{model, f.Driver} {
+			if _, _, err := driver.DeleteHistory(t.Context(),
+				sqlstore.Deletion{Of: histories[1].Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, of := range []sqlstore.Resource{histories[0].Resource, histories[1].Resource, none} {
+			compare("after a deletion", of)
+		}
+	}
+	ends := func(driver sqlstore.Driver) map[sqlstore.Resource][2]int64 {
+		ends := map[sqlstore.Resource][2]int64{}
+		histories, err := driver.Histories(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range histories {
+			ends[h.Resource] = [2]int64{h.ResumableAfter, h.CompleteAfter}
+		}
+		return ends
+	}
+	if diff := cmp.Diff(ends(model), ends(f.Driver)); diff != "" {
+		t.Errorf("the ends of the histories differ:\n%s", diff)
+	}
+}
+
+func createIn(of sqlstore.Resource, name string) sqlstore.Write {
+	return create(sqlstore.Key{Group: of.Group, Resource: of.Resource, Owner: of.Owner, Name: name}, "x")
+}
+
 func createOf(name string) sqlstore.Write { return create(key("n", name), "x") }
 
 // A snapshot does not see what is committed after it was taken.
@@ -306,7 +405,7 @@ func testRefusesData(t *testing.T, create func(*testing.T) Database) {
 	})
 	t.Run("a revision", func(t *testing.T) {
 		db := create(t)
-		load(t, db, Rows{Header: sqlstore.Header{Revision: 7, Compacted: 7, Epoch: "e"}})
+		load(t, db, Rows{Header: sqlstore.Header{Revision: 7, Compacted: 7, CompleteAfter: 7, Epoch: "e"}})
 		if err := db.Load(t.Context(), rows.Snapshot()); !errors.Is(err, sqlstore.ErrNotEmpty) {
 			t.Errorf("load: %v", err)
 		}
@@ -352,6 +451,7 @@ func testAllOrNone(t *testing.T, create func(*testing.T) Database) {
 var Breaks = map[string]func(*Rows){
 	"no epoch":             func(r *Rows) { r.Epoch = "" },
 	"compacted too high":   func(r *Rows) { r.Compacted = r.Revision + 1 },
+	"complete too late":    func(r *Rows) { r.CompleteAfter = r.Compacted + 1 },
 	"object missing":       func(r *Rows) { r.Objects = r.Objects[1:] },
 	"object of the future": func(r *Rows) { r.Objects[0].Revision = r.Revision + 1 },
 	"object without value": func(r *Rows) { r.Objects[0].Value = nil },
@@ -375,7 +475,7 @@ var Breaks = map[string]func(*Rows){
 // WithoutKept returns the rows without compacted changes.
 func (r Rows) WithoutKept() Rows {
 	r.Changes = slices.DeleteFunc(r.Changes, func(c *sqlstore.ChangeRow) bool { return c.Revision <= r.Compacted })
-	r.Retained = nil
+	r.CompleteAfter, r.Retained = r.Compacted, nil
 	return r
 }
 

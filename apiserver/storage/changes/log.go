@@ -115,19 +115,19 @@ func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
 }
 
 // Covers fails with the code 410 if one of the histories, which are what the user has asked for, does not reach back to
-// a moment, which has a revision.
+// a moment, which has a revision. The past reaches back beyond where watches do: to CompleteAfter.
 func Covers(what, moment string, revision int64, histories ...sqlstore.History) error {
 	var last sqlstore.History
 	for i := range histories {
-		if h := &histories[i]; h.Compacted > revision && h.Compacted > last.Compacted {
+		if h := &histories[i]; h.CompleteAfter > revision && h.CompleteAfter > last.CompleteAfter {
 			last = *h
 		}
 	}
-	if last.Compacted == 0 {
+	if last.CompleteAfter == 0 {
 		return nil
 	}
 	message := what + " does not reach back to " + moment + ": the earliest moment is revision " +
-		strconv.FormatInt(last.Compacted, 10)
+		strconv.FormatInt(last.CompleteAfter, 10)
 	if last.First > 0 {
 		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)
 	}

@@ -361,7 +361,7 @@ BEGIN
                               ORDER BY u.revision LIMIT 1) middle
   )
   SELECT max(low) INTO found_revision FROM search;
-  SELECT r.compacted, r.resource INTO earliest, resource_name FROM %[1]s.resources r WHERE r.id = id_of;
+  SELECT coalesce(r.complete_after, r.compacted), r.resource INTO earliest, resource_name FROM %[1]s.resources r WHERE r.id = id_of;
   IF earliest > found_revision THEN
     SELECT min(u.time) INTO earliest_time FROM %[1]s.undo_log u WHERE u.resource_id = id_of;
     RAISE EXCEPTION 'the history of %% does not reach back to %%: the earliest moment is revision %%, or %%',

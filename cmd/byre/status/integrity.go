@@ -78,7 +78,7 @@ type objectVersion struct {
 	revision, created int64
 	uid               [8]byte
 	gone              bool
-	// isKept says of an object that its revision is not compacted.
+	// isKept says of an object that its change must be there.
 	isKept bool
 }
 
@@ -162,7 +162,7 @@ func (c *checker) checkObject(r *sqlstore.ObjectRow) {
 		c.report(row, "has the revision of another object, %d", r.Revision)
 	}
 	c.objects[h] = objectVersion{revision: r.Revision, created: r.Created, uid: uidOf(r.UID),
-		isKept: r.Revision > c.header.RetainedOf(r.Of()).Compacted}
+		isKept: r.Revision > c.header.RetainedOf(r.Of()).CompleteAfter}
 	c.revisions[r.Revision] = struct{}{}
 	c.customs.add(r.Key, c.checkValue(row, r.Key, r.UID, r.Value))
 }
@@ -183,7 +183,7 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	if r.Revision > c.header.Revision {
 		c.report(row, "is beyond the last revision, %d", c.header.Revision)
 	}
-	h, compacted := hashOf(r.Key), c.header.RetainedOf(r.Of()).Compacted
+	h, completeAfter := hashOf(r.Key), c.header.RetainedOf(r.Of()).CompleteAfter
 	before, known := c.chains[h]
 	_, isDamaged := c.damaged[h]
 	switch {
@@ -200,7 +200,7 @@ func (c *checker) checkChange(r *sqlstore.ChangeRow) {
 	case known && (before.gone || before.revision != r.Replaces || before.created != r.Created):
 		c.report(row, "replaces revision %d, created at %d, but the change before is %d, created at %d", r.Replaces,
 			r.Created, before.revision, before.created)
-	case !known && r.Revision > compacted && r.Replaces > compacted:
+	case !known && r.Revision > completeAfter && r.Replaces > completeAfter:
 		c.result.MissingUpTo = max(c.result.MissingUpTo, r.Replaces)
 		c.report(row, "replaces revision %d, whose change is missing", r.Replaces)
 	case known && before.uid != [8]byte{} && before.uid != uidOf(r.UID):
@@ -237,7 +237,7 @@ func (c *checker) compareEnds() {
 		_, changed := c.chains[h]
 		if _, isDamaged := c.damaged[h]; !changed && !isDamaged && object.isKept {
 			c.result.MissingUpTo = max(c.result.MissingUpTo, object.revision)
-			c.report(fmt.Sprintf("objects: revision %d", object.revision), "has no change, though its revision is not compacted")
+			c.report(fmt.Sprintf("objects: revision %d", object.revision), "has no change, though the history reaches back before it")
 		}
 	}
 }

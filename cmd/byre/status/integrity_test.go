@@ -30,7 +30,7 @@ func pod(name, uid string) (sqlstore.Key, []byte) {
 func sound() (sqlstore.Header, []*sqlstore.ObjectRow, []*sqlstore.ChangeRow) {
 	a, aValue := pod("a", "ua")
 	b, bValue := pod("b", "ub")
-	return sqlstore.Header{Revision: 6, Compacted: 2},
+	return sqlstore.Header{Revision: 6, Compacted: 2, CompleteAfter: 2},
 		[]*sqlstore.ObjectRow{{Record: sqlstore.Record{Key: a, UID: "ua", Created: 1, Revision: 3, Value: aValue}}},
 		[]*sqlstore.ChangeRow{
 			{Key: a, Op: sqlstore.Update, Revision: 3, Replaces: 1, Created: 1, UID: "ua", Value: aValue},
@@ -67,15 +67,15 @@ func TestCheck_ReportsEachBrokenRow(t *testing.T) {
 		}, "revisions 4 to 4 are missing"},
 		"missing last": {func(s *store) { s.changes = s.changes[:3] }, "revisions 6 to 6 are missing"},
 		"missing of one resource": {func(s *store) {
-			s.Compacted = 5
-			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
+			s.Compacted, s.CompleteAfter = 5, 5
+			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {ResumableAfter: 2, CompleteAfter: 2}}
 			s.changes = s.changes[2:]
 		}, "revision 4, whose change is missing"},
 		"missing of one object": {func(s *store) {
-			s.Compacted = 5
-			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {Compacted: 2}}
+			s.Compacted, s.CompleteAfter = 5, 5
+			s.Retained = map[sqlstore.Resource]sqlstore.Retained{s.changes[0].Of(): {ResumableAfter: 2, CompleteAfter: 2}}
 			s.changes = s.changes[1:]
-		}, "has no change, though its revision is not compacted"},
+		}, "has no change, though the history reaches back before it"},
 		"missing object": {func(s *store) { s.objects = nil }, "which is not there"},
 		"undead object": {func(s *store) {
 			s.objects = append(s.objects, bObject())
@@ -129,7 +129,7 @@ func TestCheck_CustomResources(t *testing.T) {
 		`of version "g/v1", which their definition lacks`: {define("v2"), row(widget, 1, value)},
 	} {
 		result, err := status.Check(sqlstore.Snapshot{
-			Header: sqlstore.Header{Revision: 2, Compacted: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
+			Header: sqlstore.Header{Revision: 2, Compacted: 2, CompleteAfter: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
 		}, nil)
 		if text := fmt.Sprint(result.Findings); err != nil || (want == "") != (len(result.Findings) == 0) ||
 			!strings.Contains(text, want) {
