@@ -136,8 +136,11 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 
 	configMaps := a.configMaps(t)
 	first := createConfigMap(t, configMaps, "first")
+	var tenth string
 	for i := range 20 {
-		createConfigMap(t, configMaps, fmt.Sprint("copied-", i))
+		if made := createConfigMap(t, configMaps, fmt.Sprint("copied-", i)); i == 9 {
+			tenth = made.ResourceVersion
+		}
 	}
 	awaitCopy(t, a.serverProcess)
 	a.away.Store(true)
@@ -160,6 +163,14 @@ func TestStandby_TakesOverAfterACrash(t *testing.T) {
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		t.Errorf("watch from a revision of before: %v", err)
+	}
+	// The past is there.
+	asked := &chronicle{T: t, config: b.config(t)}
+	for revision, want := range map[string]string{first.ResourceVersion: "0", tenth: "10"} {
+		if got := asked.csv("",
+			"SELECT count(*) FROM configmaps('"+revision+"') WHERE name LIKE 'copied-%'"); !slices.Equal(got, []string{want}) {
+			t.Errorf("ConfigMaps at revision %s: %q, want %s", revision, got, want)
+		}
 	}
 	createConfigMap(t, configMaps, "by-the-second")
 	if out, _ := succeed(t, "status", "--data-dir", b.dir, "--cert-dir",
