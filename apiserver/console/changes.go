@@ -7,14 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
 	"byre/apiserver/history"
 	"byre/apiserver/storage/changes"
+	"byre/apiserver/storage/moment"
 )
 
 // clusterScoped stands for the namespace of objects without one, in the paths of pages.
@@ -57,10 +58,12 @@ func (v *visit) changes(namespace string, keep func(*history.Change) bool, selec
 		Namespace: namespace, Selector: fields.AndSelectors(selectors...), Keep: keep,
 		Limit: changesPerPage, Requests: requestsPerPage,
 	}
-	if since, err := time.ParseDuration(v.param("since")); err == nil {
-		s.Since = v.console.config.Now().Add(-since)
+	var sinceErr, untilErr, missing, err error
+	s.Since, sinceErr = v.moment("since")
+	s.Until, untilErr = v.moment("until")
+	if t.Problem = cmp.Or(sinceErr, untilErr); t.Problem != nil {
+		return t
 	}
-	var missing, err error
 	t.Changes, t.Cut, missing, err = s.Newest(func(path string, query url.Values, into any) error {
 		return v.client.get(question{path: path, query: query, accept: asJSON}, into)
 	})
@@ -68,13 +71,29 @@ func (v *visit) changes(namespace string, keep func(*history.Change) bool, selec
 	return t
 }
 
-// choices lets the user choose the span of time.
+// moment parses a parameter that is a moment, in UTC: the server does not know the zone of the browser. An empty one is
+// the zero moment.
+func (v *visit) moment(name string) (m moment.Moment, err error) {
+	if text := v.param(name); text != "" {
+		if m, err = moment.Parse(text, v.console.config.Now().UTC()); err != nil {
+			err = apierrors.NewBadRequest(name + ": " + err.Error())
+		}
+	}
+	return m, err
+}
+
+// choices lets the user choose the span of time, and says which one the page shows if it has other bounds.
 func (v *visit) choices() g.Node {
 	choices := g.Group{g.Text("Changes of the last ")}
 	for _, s := range spans {
 		choices = append(choices,
 			h.A(h.Href(v.here("since", s.value)), g.If(v.param("since") == s.value, h.Aria("current", "true")), g.Text(s.name)),
 			g.Text(" "))
+	}
+	for _, name := range []string{"since", "until"} {
+		if m, err := v.moment(name); err == nil && !m.IsZero() {
+			choices = append(choices, g.Text(" "+name+" "+m.String()))
+		}
 	}
 	return h.P(h.Class("choice"), choices)
 }
@@ -149,7 +168,7 @@ func (v *visit) showChange() error {
 	}
 	v.render(http.StatusOK, "Revision "+revision,
 		facts(author(&c), say(": "+c.FullVerb()+" "), v.of(&c, all), g.Text(", "),
-			h.Time(h.DateTime(moment(c.Time.Time)), g.Text(moment(c.Time.Time))), labelled(", by ", c.Manager),
+			h.Time(h.DateTime(rfc3339(c.Time.Time)), g.Text(rfc3339(c.Time.Time))), labelled(", by ", c.Manager),
 			g.If(c.AuditID != "", g.Group{g.Text(", audit ID "), h.Code(say(c.AuditID))}), g.Text(".")),
 		proposed("To reverse it:", command("kubectl", "byre", "undo", revision, "-n", namespace)),
 		g.If(c.Unreadable,
@@ -210,6 +229,7 @@ func (v *visit) showDeleted() error {
 	}
 	v.render(http.StatusOK, "Deleted",
 		h.Form(h.Method("get"), h.Class("filters"), v.namespaceField(), field("Who", "who", who, ""),
+			field("Since", "since", v.param("since"), "yesterday 14:00"), field("Until", "until", v.param("until"), "15:00"),
 			g.If(system, hidden("system", "1")), h.Button(g.Text("Filter"))),
 		v.choices(), others,
 		deleted.list(func(c history.Change) g.Node {

@@ -443,7 +443,7 @@ func (v *visit) showObject() error {
 	timeline := v.changes(history.ShownIn(namespace), nil, fields.SelectorFromSet(fields.Set{
 		"object.group": r.Group, "object.resource": r.Resource, "object.name": name,
 	}))
-	isWhole := timeline.Problem == nil && v.param("since") == ""
+	isWhole := timeline.Problem == nil && v.param("since") == "" && v.param("until") == ""
 	if !exists && len(timeline.Changes) == 0 && (isWhole || apierrors.IsForbidden(timeline.Problem)) {
 		return &apierrors.StatusError{ErrStatus: failure(http.StatusNotFound,
 			"there is no "+r.FullName()+"/"+name+", and no history of it that you may see")}
@@ -457,7 +457,7 @@ func (v *visit) showObject() error {
 	} else {
 		created := object.GetCreationTimestamp().Time
 		about = g.Group{
-			facts(where, g.Text(", "), v.age(created), g.Text(" old ("+moment(created)+"). "),
+			facts(where, g.Text(", "), v.age(created), g.Text(" old ("+rfc3339(created)+"). "),
 				a(v.here("format", "yaml"), ".yaml"), g.Text(" "), a(v.here("format", "json"), ".json")),
 			about,
 		}

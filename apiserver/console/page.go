@@ -107,11 +107,11 @@ func (v *visit) age(t time.Time) g.Node {
 	return g.Text(duration.HumanDuration(v.console.config.Now().Sub(t)))
 }
 
-func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // ago is how long ago a time is, with the time as its title.
 func (v *visit) ago(t time.Time) g.Node {
-	return h.Time(h.DateTime(moment(t)), h.Title(moment(t)), v.age(t), g.Text(" ago"))
+	return h.Time(h.DateTime(rfc3339(t)), h.Title(rfc3339(t)), v.age(t), g.Text(" ago"))
 }
 
 // visible replaces characters that hide or reorder others: control characters but for line breaks and

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pmezard/go-difflib/difflib"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
+
+	"byre/apiserver/storage/moment"
 )
 
 // Path is the path of the resource changes; an empty namespace means those of all.
@@ -35,8 +36,8 @@ type Search struct {
 	Namespace string
 	// Selector is a field selector of the resource changes.
 	Selector fields.Selector
-	// Since is the time of the oldest change; zero means all changes that are kept.
-	Since time.Time
+	// Since is the moment after which the changes were made, and Until the one up to which; a zero one sets no bound.
+	Since, Until moment.Moment
 	// Keep reports whether a change is wanted; nil means that each is.
 	Keep func(*Change) bool
 	// Limit is how many changes are wanted, and Requests how many requests are made for them; 0 means any number.
@@ -50,10 +51,14 @@ type Get func(path string, query url.Values, into any) error
 // back to Since, the changes are those that there are, and missing is the server's error. With an error, the changes
 // are those that were found before it.
 func (s *Search) Newest(get Get) (found []Change, more bool, missing, err error) {
-	newest := fields.AndSelectors(s.Selector, fields.OneTermEqualSelector("order", "newest")).String()
+	selector := fields.AndSelectors(s.Selector, fields.OneTermEqualSelector("order", "newest"))
+	if !s.Until.IsZero() {
+		selector = fields.AndSelectors(selector, fields.OneTermEqualSelector("until", s.Until.Selector()))
+	}
+	newest := selector.String()
 	query := url.Values{"limit": {strconv.Itoa(min(s.Limit+1, mostPerRequest))}, "fieldSelector": {newest}}
 	if !s.Since.IsZero() {
-		query.Set("fieldSelector", newest+",since="+s.Since.UTC().Format(time.RFC3339))
+		query.Set("fieldSelector", newest+",since="+s.Since.Selector())
 	}
 	for n := 0; s.Requests == 0 || n < s.Requests; n++ {
 		var list ChangeList
@@ -68,7 +73,7 @@ func (s *Search) Newest(get Get) (found []Change, more bool, missing, err error)
 		for i := range list.Items {
 			c := &list.Items[i]
 			switch {
-			case missing != nil && c.Time.Time.Before(s.Since):
+			case missing != nil && s.Since.Covers(c.Revision, c.Time.Time):
 				return found, false, missing, nil
 			case s.Keep != nil && !s.Keep(c):
 				continue

@@ -473,7 +473,7 @@ func (c *chosen) check() error {
 func (s *Storage) revisionAt(
 	ctx context.Context, moment string, chosen *chosen, histories []sqlstore.History,
 ) (int64, error) {
-	revision, err := s.config.Revision(ctx, moment)
+	_, revision, err := s.config.Revision(ctx, moment)
 	if err != nil {
 		return 0, err
 	}

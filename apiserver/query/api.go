@@ -132,7 +132,7 @@ func Texts(texts ...string) (values []json.RawMessage) {
 // Spec is what is asked. A nil Limit means mostRows, or mostStreamed for an answer that is streamed.
 type Spec struct {
 	SQL            string            `json:"sql" description:"SQL is one SELECT, in SQLite's dialect. The tables are the plural names of resources, such as pods, or \"deployments.apps\"."`
-	At             string            `json:"at,omitempty" description:"At is the moment that the tables show: a time of RFC 3339, a revision, or a negative duration such as -2h before now. Empty means now."`
+	At             string            `json:"at,omitempty" description:"At is the moment that the tables show: a revision, a time such as 2026-12-01T15:04:05Z, yesterday 14:00 or 2026-12-01, in UTC if it has no zone, or a duration before now such as 2h. Empty means now."`
 	Parameters     []json.RawMessage `json:"parameters,omitempty" description:"Parameters are the values of ?1, ?2, …: strings, numbers, booleans or null."`
 	TimeoutSeconds *int32            `json:"timeoutSeconds,omitempty" description:"TimeoutSeconds bounds the query, if it is less than the server's --sql-timeout."`
 	Limit          *int64            `json:"limit,omitempty" description:"Limit is how many rows the answer has at most. Defaults to 10000, which is also the most."`

@@ -8,9 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,12 +45,7 @@ func (p *past) rightsOf() (_ *changes.Rights, err error) {
 }
 
 // momentOf returns the moment that a value other than NULL names.
-func momentOf(value sqlite3.Value) string {
-	if value.Type() == sqlite3.INTEGER {
-		return strconv.FormatInt(value.Int64(), 10)
-	}
-	return value.Text()
-}
+func momentOf(value sqlite3.Value) string { return value.Text() }
 
 // at returns what a view shows at a moment of the statement.
 func (p *past) at(v *view, moment string) (*selection, error) {
@@ -74,7 +67,7 @@ func (p *past) at(v *view, moment string) (*selection, error) {
 	return shown, nil
 }
 
-// revision returns the revision of a moment. As SQLite writes it, a time is in UTC.
+// revision returns the revision of a moment.
 func (p *past) revision(moment string) (int64, error) {
 	if known, ok := p.revisions[moment]; ok {
 		return known, nil
@@ -86,15 +79,12 @@ func (p *past) revision(moment string) (int64, error) {
 	return revision, err
 }
 
-func (p *past) find(moment string) (int64, error) {
-	if t, err := time.Parse(time.DateTime, moment); err == nil {
-		moment = t.Format(time.RFC3339Nano)
-	}
-	revision, err := p.log.Revision(p.ctx, moment)
+func (p *past) find(text string) (int64, error) {
+	at, revision, err := p.log.Revision(p.ctx, text)
 	switch {
 	case err != nil:
 		return 0, err
-	case strconv.FormatInt(revision, 10) == moment && revision > p.latest:
+	case at.Revision > p.latest:
 		return 0, apierrors.NewBadRequest(fmt.Sprintf("there is no revision %d yet: the last one is %d", revision, p.latest))
 	}
 	return min(revision, p.latest), nil

@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"byre/apiserver/registry"
+	"byre/apiserver/storage/moment"
 	"byre/sqlstore"
 )
 
@@ -138,7 +139,7 @@ func (s *storageBackend) compact(req *http.Request) (CompactResult, error) {
 	if req.Method != http.MethodPost {
 		return CompactResult{}, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "compact"}, req.Method)
 	}
-	keep, err := ParseDuration(req.URL.Query().Get("keep"))
+	keep, err := moment.ParseDuration(req.URL.Query().Get("keep"))
 	if err != nil || keep < 0 {
 		return CompactResult{}, apierrors.NewBadRequest("keep must be a duration that is not negative, such as 1h")
 	}

@@ -10,9 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/prometheus/common/model"
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -46,6 +44,7 @@ import (
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/registry"
+	"byre/apiserver/storage/moment"
 )
 
 // Options are the flags of the server, grouped as in kube-apiserver's --help. They are
@@ -409,20 +408,7 @@ func (i *invalid) add(err error) {
 	}
 }
 
-// ParseDuration reads a duration as Go writes it, such as 1h30m, or with days, weeks and years,
-// such as 90d or 1d12h.
-func ParseDuration(text string) (time.Duration, error) {
-	if d, err := time.ParseDuration(text); err == nil {
-		return d, nil
-	}
-	d, err := model.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a time such as 90d, 12h, 5m or 1h30m", text)
-	}
-	return time.Duration(d), nil
-}
-
-// AcceptDays makes a flag take what ParseDuration reads. It changes only flags for durations, those
+// AcceptDays makes a flag take what moment.ParseDuration reads. It changes only flags for durations, those
 // of upstream's packages too.
 func AcceptDays(flag *pflag.Flag) {
 	if flag.Value.Type() == "duration" {
@@ -437,7 +423,7 @@ func (d withDays) Unwrap() pflag.Value { return d.Value }
 
 // Set implements pflag.Value.
 func (d withDays) Set(text string) error {
-	parsed, err := ParseDuration(text)
+	parsed, err := moment.ParseDuration(text)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"byre/apiserver/storage/moment"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/bucket"
@@ -227,7 +228,7 @@ func unlimited[T time.Duration | int64](limit T) T {
 func (o *StoreOptions) namedRetentions() (all []sqlstore.ResourceRetention, err error) {
 	for _, name := range slices.Sorted(maps.Keys(o.RetentionFor)) {
 		of := schema.ParseGroupResource(name)
-		age, err := ParseDuration(o.RetentionFor[name])
+		age, err := moment.ParseDuration(o.RetentionFor[name])
 		switch {
 		case of.Resource == "" || strings.Contains(name, "*") && name != "*":
 			return nil, fmt.Errorf("--retention-for: %q is not a resource, such as leases or deployments.apps, nor *", name)

@@ -315,14 +315,8 @@ func TestOptions_KnowLoggingFormats(t *testing.T) {
 	}
 }
 
-func TestParseDuration_TakesGosFormAndDays(t *testing.T) {
+func TestStoreOptions_RefuseAnOddRetention(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"2d": 48 * time.Hour, "1d12h": 36 * time.Hour,
-		"1.5h": 90 * time.Minute, "0": 0, "1y": 365 * 24 * time.Hour} {
-		if got, err := server.ParseDuration(text); got != want || err != nil {
-			t.Errorf("%s is %v, %v; want %v", text, got, err, want)
-		}
-	}
 	o := server.NewStoreOptions()
 	o.RetentionFor = map[string]string{"events": "2x"}
 	if _, err := o.ResourceRetentions(); err == nil || !strings.Contains(err.Error(), `"2x" is not a time such as 90d`) {

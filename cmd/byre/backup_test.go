@@ -158,8 +158,9 @@ func TestRestore_AtAMoment(t *testing.T) {
 	} {
 		expectFailure(t, want, "restore", "--endpoint", target, "--at", at, file)
 	}
-	for _, at := range []string{"0", "-1", "yesterday", middle.Time.Format("2006-01-02 15:04:05")} {
-		expectFailure(t, "is neither a revision, nor a time such as", "restore", "--endpoint", target, "--at", at,
+	for at, want := range map[string]string{"0": "there is no revision 0", "-1": "is neither a revision nor a time",
+		"soon": "is neither a revision nor a time"} {
+		expectFailure(t, want, "restore", "--endpoint", target, "--at", at,
 			filepath.Join(t.TempDir(), "not read"))
 	}
 	if _, err := os.Stat(strings.TrimPrefix(target, "sqlite://")); !os.IsNotExist(err) {

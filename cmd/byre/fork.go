@@ -19,7 +19,6 @@ import (
 	"byre/apiserver/controllers"
 	"byre/apiserver/server"
 	"byre/apiserver/storage/encoding"
-	"byre/cmd/byre/client"
 	"byre/sqlstore"
 )
 
@@ -51,7 +50,7 @@ func newForkCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	f.database.AddDatabaseFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.at, "at", "", "The moment: "+client.MomentHelp+". If not set, now.")
+	f.at.AddTo(cmd, "at", "The moment; if not set, now")
 	cmd.Flags().StringVar(&f.to, "to", "",
 		"Directory to make the SQLite database in, or database to fill: sqlite:///PATH or postgres://...")
 	cmd.Flags().StringVar(&f.toSchema, "to-schema", "", "Schema of the PostgreSQL database to fill.")
@@ -60,7 +59,7 @@ func newForkCommand() *cobra.Command {
 }
 
 func (f *forkFlags) run(cmd *cobra.Command) (err error) {
-	if err := f.parseMoment(); err != nil {
+	if f.moment, err = f.at.Parse(cmd); err != nil {
 		return err
 	}
 	from, err := usedEndpoint(f.database)

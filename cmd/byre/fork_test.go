@@ -278,7 +278,7 @@ func (f *forked) expectErrors() {
 	for want, args := range map[string][]string{
 		"2001-01-01T00:00:00Z is not within the history, which reaches from 2": {"--at", "2001-01-01T00:00:00Z", "--to", to},
 		"revision 987654321 is not within the history":                         {"--at", "987654321", "--to", to},
-		`--at "yesterday" is neither a revision`:                               {"--at", "yesterday", "--to", to},
+		`--at: "soon" is neither a revision`:                                   {"--at", "soon", "--to", to},
 		"has the keys of another cluster in pki/: name an empty directory":     {"--to", f.dir},
 		"--to must name": {"--to", ""},
 		"in use": {"--to", "sqlite://" + f.dir + "/byre.db", "--endpoint",

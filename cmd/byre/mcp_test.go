@@ -195,7 +195,7 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "yesterday"},
 			`"yesterday" is neither a revision`)
 		m.refuse("changes", map[string]any{"name": "settings"}, "name the resource")
-		m.refuse("changes", map[string]any{"since": "soon"}, `"soon" is not a time`)
+		m.refuse("changes", map[string]any{"since": "soon"}, `"soon" is neither a revision nor a time`)
 	})
 }
 

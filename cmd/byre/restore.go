@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"byre/apiserver/server"
+	"byre/apiserver/storage/moment"
 	"byre/cmd/byre/client"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
@@ -29,8 +30,8 @@ type restoreFlags struct {
 	// source is the backup; from is a database instead.
 	source bucket.Location
 	from   string
-	at     string
-	moment client.Moment
+	at     client.MomentFlag
+	moment moment.Moment
 	// folder and upTo are for a continuous copy of which files are missing.
 	folder string
 	upTo   int64
@@ -80,7 +81,8 @@ func newRestoreCommand() *cobra.Command {
 			if !replication.IsURL(f.from) && (f.folder != "" || f.upTo != 0) {
 				return errors.New("--folder and --up-to are for what --replicate-to has copied: name it with --from")
 			}
-			if err := f.parseMoment(); err != nil {
+			var err error
+			if f.moment, err = f.at.Parse(cmd); err != nil {
 				return err
 			}
 			restore := f.restoreBackup
@@ -124,22 +126,11 @@ func newRestoreCommand() *cobra.Command {
 		"With --from and a continuous copy: the folder to restore, of those that \"byre backup list\" shows; if not set, the newest.")
 	cmd.Flags().Int64Var(&f.upTo, "up-to", 0,
 		"With --from and a continuous copy of which files are missing: restore what was written up to this revision, without what came later.")
-	cmd.Flags().StringVar(&f.at, "at", "", "Restore the objects of a moment: "+client.MomentHelp+".")
+	f.at.AddTo(cmd, "at", "Restore the objects of a moment")
 	cmd.MarkFlagsMutuallyExclusive("at", "up-to")
 	cmd.Flags().Int64Var(&f.bump, "bump-revision", bumpRevision,
 		"How far to move the revision forward: beyond every revision that a client may have seen since the backup.")
 	return cmd
-}
-
-// parseMoment parses --at, if it is set.
-func (f *restoreFlags) parseMoment() (err error) {
-	if f.at == "" {
-		return nil
-	}
-	if f.moment, err = client.ParseMoment(f.at); err != nil {
-		return fmt.Errorf("--at %w", err)
-	}
-	return nil
 }
 
 func (f *restoreFlags) restoreDatabase(cmd *cobra.Command, doing, endpoint string) error {
@@ -274,8 +265,8 @@ func (f *restoreFlags) restore(cmd *cobra.Command, p *progress, s sqlstore.Snaps
 }
 
 // atMoment returns a store at the moment of --at, or as it is, and which moment that is.
-func atMoment(s sqlstore.Snapshot, m client.Moment) (_ sqlstore.Snapshot, of sqlstore.Fork, err error) {
-	if m == (client.Moment{}) {
+func atMoment(s sqlstore.Snapshot, m moment.Moment) (_ sqlstore.Snapshot, of sqlstore.Fork, err error) {
+	if m.IsZero() {
 		return s, sqlstore.Fork{Revision: s.Revision, Time: s.Time}, nil
 	}
 	if of = sqlstore.Fork(m); of.Revision == 0 {

@@ -20,6 +20,7 @@ import (
 
 	"byre/apiserver/storage"
 	"byre/apiserver/storage/encoding"
+	"byre/apiserver/storage/moment"
 	"byre/sqlstore"
 	"byre/watch"
 )
@@ -93,30 +94,26 @@ func (l *Log) Open(ctx context.Context, key sqlstore.Key, stored []byte) ([]byte
 	return data, nil
 }
 
-// Revision returns the revision of a moment: a revision, or the last one whose time is not after a time of
-// RFC 3339, or not after a negative duration such as -2h before now. Whether the history reaches back to it
-// is for Covers to say.
-func (l *Log) Revision(ctx context.Context, moment string) (int64, error) {
-	if revision, err := strconv.ParseInt(moment, 10, 64); err == nil && revision >= 0 {
-		return revision, nil
+// Revision returns the moment that a text names, by the database's clock and in UTC, and its revision: that which it
+// is, or the last one whose time is not after it. Whether the history reaches back to it is for Covers to say.
+func (l *Log) Revision(ctx context.Context, text string) (m moment.Moment, revision int64, err error) {
+	state, err := l.Driver.State(ctx)
+	if err != nil {
+		return m, 0, APIError(err)
 	}
-	at, err := time.Parse(time.RFC3339, moment)
-	if before, durationErr := time.ParseDuration(moment); durationErr == nil && before <= 0 {
-		state, err := l.Driver.State(ctx)
-		if err != nil {
-			return 0, APIError(err)
-		}
-		at = state.Time.Add(before)
-	} else if err != nil {
-		return 0, apierrors.NewBadRequest(strconv.Quote(moment) + " is neither a revision nor a time such as 2026-12-01T15:04:05Z or -2h")
+	if m, err = moment.Parse(text, state.Time.UTC()); err != nil {
+		return m, 0, apierrors.NewBadRequest(err.Error())
 	}
-	revision, err := l.Driver.RevisionAt(ctx, at)
-	return revision, APIError(err)
+	if m.Time.IsZero() {
+		return m, m.Revision, nil
+	}
+	revision, err = l.Driver.RevisionAt(ctx, m.Time)
+	return m, revision, APIError(err)
 }
 
 // Covers fails with the code 410 if one of the histories, which are what the user has asked for, does not reach back to
 // a moment, which has a revision. The past reaches back beyond where watches do: to CompleteAfter.
-func Covers(what, moment string, revision int64, histories ...sqlstore.History) error {
+func Covers(what, at string, revision int64, histories ...sqlstore.History) error {
 	var last sqlstore.History
 	for i := range histories {
 		if h := &histories[i]; h.CompleteAfter > revision && h.CompleteAfter > last.CompleteAfter {
@@ -126,7 +123,7 @@ func Covers(what, moment string, revision int64, histories ...sqlstore.History) 
 	if last.CompleteAfter == 0 {
 		return nil
 	}
-	message := what + " does not reach back to " + moment + ": the earliest moment is revision " +
+	message := what + " does not reach back to " + at + ": the earliest moment is revision " +
 		strconv.FormatInt(last.CompleteAfter, 10)
 	if last.First > 0 {
 		message += ", or " + last.FirstTime.UTC().Format(time.RFC3339Nano)

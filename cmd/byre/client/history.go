@@ -32,8 +32,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"byre/apiserver/history"
-	"byre/apiserver/server"
 	"byre/apiserver/storage/changes"
+	"byre/apiserver/storage/moment"
 )
 
 // pageSize is how many changes are asked for at once.
@@ -308,13 +308,13 @@ type Version struct {
 
 // At returns an object as it was at a moment. It fails with the code 410 if the history does not reach back to the
 // moment: there may have been changes since that are deleted.
-func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
+func (c *Client) At(ctx context.Context, o Object, m moment.Moment) (Version, error) {
 	var later *history.Change // the earliest change after the moment
 	for listed, err := range c.Changes(ctx, o.Query(true).newest()) {
 		if err != nil {
 			return Version{}, err
 		}
-		if !m.covers(listed) {
+		if !m.Covers(listed.Revision, listed.Time.Time) {
 			later = listed
 			continue
 		}
@@ -325,7 +325,7 @@ func (c *Client) At(ctx context.Context, o Object, m Moment) (Version, error) {
 		return version(change.Revision, change, change.After)
 	}
 	q := o.Query(true)
-	q.Fields["since"] = m.selector()
+	q.Fields["since"] = m.Selector()
 	if _, err := answer(c.get(q, "application/json").Param("limit", "1").Do(ctx)); err != nil {
 		return Version{}, err
 	}
@@ -378,50 +378,6 @@ var (
 	errNoVersion  = errors.New("the history has no version of it")
 	errUnreadable = errors.New("the object can't be read any more")
 )
-
-// Moment is a revision or a time.
-type Moment struct {
-	// Revision is 0 if the moment is a time.
-	Revision int64
-	Time     time.Time
-}
-
-// MomentHelp says how flags take moments.
-const MomentHelp = "a revision, a time of RFC 3339, or one before now such as -2h"
-
-// ParseMoment parses a moment in the forms that MomentHelp names.
-func ParseMoment(text string) (Moment, error) {
-	if revision, err := strconv.ParseInt(text, 10, 64); err == nil && revision > 0 {
-		return Moment{Revision: revision}, nil
-	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return Moment{Time: at}, nil
-	}
-	if age, found := strings.CutPrefix(text, "-"); found {
-		if age, err := server.ParseDuration(age); err == nil && age > 0 {
-			return Moment{Time: time.Now().Add(-age)}, nil
-		}
-	}
-	return Moment{},
-		fmt.Errorf("%q is neither a revision, nor a time such as 2026-12-01T15:04:05Z, nor one before now such as -2h", text)
-}
-
-// covers reports whether a change was made until the moment: a time means the last revision whose
-// time is not after it.
-func (m Moment) covers(c *history.Change) bool {
-	if m.Revision > 0 {
-		return c.Revision <= m.Revision
-	}
-	return !c.Time.After(m.Time)
-}
-
-// String returns the moment as a person writes it.
-func (m Moment) String() string {
-	if m.Revision > 0 {
-		return "revision " + strconv.FormatInt(m.Revision, 10)
-	}
-	return m.Time.UTC().Format(time.RFC3339)
-}
 
 // resumeInterval is the time between two tries to go on.
 const resumeInterval = time.Second

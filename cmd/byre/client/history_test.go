@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/moment"
 	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore"
 )
@@ -364,9 +365,9 @@ func TestAt_IsWhatTheObjectWas(t *testing.T) {
 			w.DeleteHistory("configmaps", complete)
 		}
 		for revision, want := range was {
-			moments := []Moment{{Revision: revision}}
+			moments := []moment.Moment{{Revision: revision}}
 			if change, err := w.client.Change(t.Context(), "shop", revision); err == nil {
-				moments = append(moments, Moment{Time: change.Time.Time})
+				moments = append(moments, moment.Moment{Time: change.Time.Time})
 			}
 			for _, moment := range moments {
 				v, err := w.client.At(t.Context(), target, moment)
@@ -864,7 +865,7 @@ func TestRollback_MakesTheNamespaceWhatItWas(t *testing.T) {
 		}
 		now := w.state()
 		prune := w.random.IntN(2) == 0
-		plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), prune)
+		plan, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), prune)
 		w.must(err)
 		for _, step := range plan.Steps {
 			verbs[step.Verb]++
@@ -884,7 +885,7 @@ func TestRollback_MakesTheNamespaceWhatItWas(t *testing.T) {
 				t.Errorf("%s is %s, want %s", name, text(got[name]), text(want[name]))
 			}
 		}
-		again, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), prune)
+		again, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), prune)
 		w.must(err)
 		for _, step := range again.Steps {
 			t.Errorf("a second time: %s %s %s", step.Verb, step.Object, text(step.Patch))
@@ -915,7 +916,7 @@ func TestRollback_FollowsTheSelector(t *testing.T) {
 		now := w.labels()
 		selector, err := labels.Parse(selectors[w.random.IntN(len(selectors))])
 		w.must(err)
-		plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, selector, true)
+		plan, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, selector, true)
 		w.must(err)
 		for _, step := range plan.Steps {
 			name := step.Object.Resource.Resource + "/" + step.Object.Name
@@ -925,7 +926,7 @@ func TestRollback_FollowsTheSelector(t *testing.T) {
 				t.Errorf("%s of %s is not selected by %s: %v, %v", step.Verb, name, selector, then, is)
 			}
 		}
-		all, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), true)
+		all, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), true)
 		w.must(err)
 		for _, step := range all.Steps {
 			name := step.Object.Resource.Resource + "/" + step.Object.Name
@@ -1041,7 +1042,7 @@ func TestRollback_NamesWhatHasNoDefinition(t *testing.T) {
 	w.must(w.Delete("alice", "customresourcedefinitions", "", "gears.example.com"))
 	client, err := NewClient(w.Config(""), "shop") // a command asks once which resources there are
 	w.must(err)
-	plan, err := client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), false)
+	plan, err := client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), false)
 	w.must(err)
 	if len(plan.LeftOut) != 1 ||
 		!strings.HasPrefix(plan.LeftOut[0], "gears.example.com (its definition does not exist any more") {
@@ -1065,7 +1066,7 @@ func TestRollback_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	set("new")
 	w.must(w.Delete("bob", "configmaps", "shop", "deleted"))
 	w.Must(w.Create("bob", w.Object("configmaps", "shop", "created", nil)))
-	plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), true)
+	plan, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), true)
 	w.must(err)
 	set("newer")
 	w.Must(w.Create("carol",
@@ -1137,7 +1138,7 @@ func TestRollback_FindsTheOwnersOfNow(t *testing.T) {
 	w.must(w.Delete("bob", "configmaps", "shop", "owner"))
 	w.collect()
 	again := w.Must(w.Create("bob", w.object("configmaps", "owner")))
-	plan, err := w.client.PlanRollback(t.Context(), Moment{Revision: at}, labels.Everything(), false)
+	plan, err := w.client.PlanRollback(t.Context(), moment.Moment{Revision: at}, labels.Everything(), false)
 	w.must(err)
 	w.carryOut(plan)
 	if o := w.Get("secrets", "shop", "owned"); o == nil || len(o.GetOwnerReferences()) != 1 ||

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"byre/apiserver/history"
-	"byre/apiserver/server"
 	"byre/apiserver/storage/changes"
+	"byre/apiserver/storage/moment"
 )
 
 // NewCommands returns the commands that show what is and what happened, and reverse it, through the API server.
@@ -93,28 +94,28 @@ func (f *ClusterFlags) find(args []string) (*Client, Object, error) {
 func newShowCommand() *cobra.Command {
 	var flags ClusterFlags
 	var output Output
-	var at string
+	var at MomentFlag
 	cmd := &cobra.Command{
 		Use:     "show TYPE/NAME --at T",
 		Short:   "Print an object as it was",
-		Long:    "Print an object as it was at a moment. T is " + MomentHelp + ".",
+		Long:    "Print an object as it was at a moment. T is " + moment.Help + ".",
 		Example: "  kubectl byre show configmap/settings --at -2h",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := ParseMoment(at)
+			then, err := at.Parse(cmd)
 			if err != nil {
-				return fmt.Errorf("--at: %w", err)
+				return err
 			}
 			client, o, err := flags.find(args)
 			if err != nil {
 				return err
 			}
-			v, err := client.At(cmd.Context(), o, moment)
+			v, err := client.At(cmd.Context(), o, then)
 			if err != nil {
 				return err
 			}
 			if v.Content == nil {
-				return fmt.Errorf("%s did not exist at %s", o, moment)
+				return fmt.Errorf("%s did not exist at %s", o, then)
 			}
 			return page(cmd, func(out io.Writer) error { return output.Print(out, v.Content, nil) })
 		},
@@ -122,7 +123,7 @@ func newShowCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	output.AddTo(cmd, "yaml", "json")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
+	at.AddTo(cmd, "at", "The moment")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	return cmd
 }
@@ -132,11 +133,11 @@ func newDiffCommand() *cobra.Command {
 	var output Output
 	var color colorFlag
 	var secrets secretsFlag
-	var at, to string
+	var at, to MomentFlag
 	cmd := &cobra.Command{
 		Use:   "diff TYPE/NAME [--at T] [--to T]",
 		Short: "Compare an object with itself at another moment",
-		Long: "Compare an object as it was at one moment with what it was at another. T is " + MomentHelp + ".\n" +
+		Long: "Compare an object as it was at one moment with what it was at another. T is " + moment.Help + ".\n" +
 			"Without --at, the last change is shown, and without --to the object is compared as it is now.\n" +
 			"As JSON and YAML it is a list of the changed fields, as the resource changes has them.",
 		Example: "  kubectl byre diff deployment/web --at -1d",
@@ -146,11 +147,16 @@ func newDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			from, fromErr := at.Parse(cmd)
+			until, untilErr := to.Parse(cmd)
+			if err := errors.Join(fromErr, untilErr); err != nil {
+				return err
+			}
 			client, o, err := flags.find(args)
 			if err != nil {
 				return err
 			}
-			older, newer, err := compareMoments(cmd.Context(), client, o, at, to)
+			older, newer, err := compareMoments(cmd.Context(), client, o, from, until)
 			if err != nil {
 				return err
 			}
@@ -181,8 +187,8 @@ func newDiffCommand() *cobra.Command {
 	color.addTo(cmd)
 	secrets.addTo(cmd)
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&at, "at", "", "The first moment: "+MomentHelp+".")
-	cmd.Flags().StringVar(&to, "to", "", "The second moment: "+MomentHelp+". If not set, now.")
+	at.AddTo(cmd, "at", "The first moment; if not set, before the last change")
+	to.AddTo(cmd, "to", "The second moment; if not set, now")
 	return cmd
 }
 
@@ -203,31 +209,28 @@ func (f *secretsFlag) mask(o Object, before, after map[string]any) (maskedBefore
 
 // compareMoments returns an object at two moments. Without the second one, it is as it is now; without the
 // first one, as it was before its last change until the second one.
-func compareMoments(ctx context.Context, client *Client, o Object, at, to string) (older, newer Version, err error) {
-	until := latest()
-	if to != "" {
-		if until, err = ParseMoment(to); err != nil {
-			return older, newer, fmt.Errorf("--to: %w", err)
-		}
+func compareMoments(
+	ctx context.Context, client *Client, o Object, from, until moment.Moment,
+) (older, newer Version, err error) {
+	if until.IsZero() {
+		until = latest()
 	}
 	if newer, err = client.At(ctx, o, until); err != nil {
 		return older, newer, err
 	}
-	from := Moment{Revision: newer.Revision - 1}
-	if newer.Revision <= 1 { // no change is left, or none was before
+	switch {
+	case !from.IsZero():
+	case newer.Revision <= 1: // no change is left, or none was before
 		from = until
-	}
-	if at != "" {
-		if from, err = ParseMoment(at); err != nil {
-			return older, newer, fmt.Errorf("--at: %w", err)
-		}
+	default:
+		from = moment.Moment{Revision: newer.Revision - 1}
 	}
 	older, err = client.At(ctx, o, from)
 	return older, newer, err
 }
 
 // latest is a moment after the last change, whatever clocks say.
-func latest() Moment { return Moment{Revision: math.MaxInt64} }
+func latest() moment.Moment { return moment.Moment{Revision: math.MaxInt64} }
 
 // diff returns the unified diff of two versions of an object.
 func diff(o Object, older, newer Version) (string, error) {
@@ -294,7 +297,8 @@ func printBlame(out io.Writer, leaves []Leaf) error {
 func newLogCommand() *cobra.Command {
 	var flags ClusterFlags
 	var output Output
-	var since, who string
+	var since, until MomentFlag
+	var who string
 	var everywhere, withStatus, follow bool
 	var secrets secretsFlag
 	cmd := &cobra.Command{
@@ -305,6 +309,7 @@ func newLogCommand() *cobra.Command {
 			"list of them; with --follow each is a document.",
 		Example: "  kubectl byre log deployment/web\n" +
 			"  kubectl byre log -n shop --since 2h --who alice\n" +
+			"  kubectl byre log -n shop --since \"yesterday 14:00\" --until \"yesterday 15:00\"\n" +
 			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -326,12 +331,19 @@ func newLogCommand() *cobra.Command {
 			if who != "" {
 				query.Fields["who"] = who
 			}
-			after := time.Time{}
-			if since != "" {
-				if after, err = parseSince(since); err != nil {
-					return err
-				}
-				query.Fields["since"] = after.UTC().Format(time.RFC3339)
+			after, err := since.Parse(cmd)
+			if err != nil {
+				return err
+			}
+			if !after.IsZero() {
+				query.Fields["since"] = after.Selector()
+			}
+			last, err := until.Parse(cmd)
+			if err != nil {
+				return err
+			}
+			if !last.IsZero() {
+				query.Fields["until"] = last.Selector()
 			}
 			query.WithItems = output.IsData() || secrets.show
 			write := func(out io.Writer) error {
@@ -351,28 +363,22 @@ func newLogCommand() *cobra.Command {
 	secrets.addTo(cmd)
 	output.AddTo(cmd, "table", "wide", "json", "yaml", "name")
 	cmd.ValidArgsFunction = completeObject(&flags, false)
-	cmd.Flags().StringVar(&since, "since", "", "Only changes of this time, such as 2h or 3d.")
+	since.AddTo(cmd, "since", "Only changes after this moment")
+	until.AddTo(cmd, "until", "Only changes up to this moment")
 	cmd.Flags().StringVar(&who, "who", "", "Only changes of this user.")
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
 	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print further changes as they are made.")
+	cmd.MarkFlagsMutuallyExclusive("follow", "until")
 	return cmd
 }
 
-// parseSince returns the time that is so long ago.
-func parseSince(since string) (time.Time, error) {
-	age, err := server.ParseDuration(since)
-	if err != nil || age <= 0 {
-		return time.Time{}, fmt.Errorf("--since: %q is not a time such as 2d, 12h or 5m", since)
-	}
-	return time.Now().Add(-age), nil
-}
-
-// logPrinter prints changes after a time, from the server's tables.
+// logPrinter prints changes after a moment, from the server's tables.
 type logPrinter struct {
 	out    io.Writer
 	output *Output
-	after  time.Time
+	// after is zero for all changes.
+	after  moment.Moment
 	follow bool
 	// showSecrets has the values of Secrets read, change by change. The query is WithItems then.
 	showSecrets bool
@@ -436,7 +442,7 @@ func (p *logPrinter) print(ctx context.Context, client *Client, table *metav1.Ta
 			}
 		}
 		switch {
-		case item.CreationTimestamp.Time.Before(p.after):
+		case p.isBefore(&item):
 		case p.output.IsData():
 			p.items = append(p.items, item)
 		case p.output.Format == "name":
@@ -446,6 +452,15 @@ func (p *logPrinter) print(ctx context.Context, client *Client, table *metav1.Ta
 		}
 	}
 	return nil
+}
+
+// isBefore reports whether a change was made until p.after. Of its time the metadata have the second.
+func (p *logPrinter) isBefore(item *history.Change) bool {
+	if p.after.IsZero() {
+		return false
+	}
+	revision, _ := strconv.ParseInt(item.Name, 10, 64) // a change is named after its revision
+	return p.after.Covers(revision, item.CreationTimestamp.Add(time.Second-1))
 }
 
 // printRow prints the cells of a row that the format shows.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/moment"
 	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore"
 )
@@ -116,6 +117,17 @@ func TestPast_IsShownInEachFormat(t *testing.T) {
 		list.Kind != "ChangeList" || list.Items[1].Changed[0].New != `"two"` {
 		t.Errorf("the log as JSON is %+v, %v", list, err)
 	}
+	if out := c.prints(append(words("log -o name --until"), first)); strings.Count(out, "\n") != 1 {
+		t.Errorf("the log until %s is %q", first, out)
+	}
+	if out := c.prints(append(words("log -o name --until"), second, "--since", first)); strings.Count(out, "\n") != 1 {
+		t.Errorf("the log from %s to %s is %q", first, second, out)
+	}
+	c.prints(words("log -o name --until 2027-01-01T00:00:00Z --since 2026-12-01T12:00:00Z"), "/"+second+"\n")
+	if out, errOut, err := c.run("", "log", "-o", "name", "--since", "2026-12-01 12:00Z"); err != nil ||
+		!strings.Contains(out, "/"+second+"\n") || errOut != "--since 2026-12-01 12:00Z is 2026-12-01T12:00:00Z\n" {
+		t.Errorf("the log since a time without a T is %q, %q, %v", out, errOut, err)
+	}
 	c.prints(words("log cm/a -o yaml"), "kind: ChangeList\n", "\n  - new: '\"two\"'\n")
 	if out := c.prints(words("blame cm/b")); strings.Contains(out, "\x1b") || !strings.Contains(out, "data.key") {
 		t.Errorf("what others have written moves the cursor: %q", out)
@@ -144,6 +156,7 @@ func TestPast_IsShownInEachFormat(t *testing.T) {
 		"diff cm/a --color red":   "--color must be auto, always or never",
 		"show cm/a":               `"at" not set`, "show cm/a --at noon": "--at: ", "diff cm/a --to noon": "--to: ",
 		"diff cm/a --at noon": "--at: ", "log --since soon": "--since: ",
+		"log --until 2026-13-01": "--until: ", "log --follow --until 2h": "none of the others can be", "show cm/a --at 0": "revision 0",
 		"show cm/none --at 1": "did not exist at revision 1", "blame cm/none": "configmaps/none does not exist",
 		"show nothing/x --at 1": "no matches for",
 		"log cm":                "name one object", "log cm/a/b": "name one object", "blame cm/": "name one object",
@@ -349,7 +362,7 @@ func TestUndo_RefusesAnUnreadableChange(t *testing.T) {
 // Pods have a shorter history than what makes them.
 func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
-	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(),
+	plan, err := fake(t, "pods", unreadableChange()).PlanRollback(t.Context(), moment.Moment{Revision: 3}, labels.Everything(),
 		true)
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +381,7 @@ func TestRollback_LeavesOutWhatIsNotThereAnyMore(t *testing.T) {
 
 func TestRollback_NeedsTheHistoryOfWhatPeopleWrite(t *testing.T) {
 	t.Parallel()
-	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), Moment{Revision: 3}, labels.Everything(),
+	_, err := fake(t, "configmaps", unreadableChange()).PlanRollback(t.Context(), moment.Moment{Revision: 3}, labels.Everything(),
 		true)
 	if err == nil || !strings.Contains(err.Error(), "the history of configmaps does not reach back to 3") ||
 		apierrors.IsNotFound(err) {

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"byre/apiserver/storage/moment"
 )
 
 // writeFlags are those of commands that write.
@@ -59,15 +62,15 @@ func newUndoCommand() *cobra.Command {
 		Example: "  kubectl byre undo 4711 -n shop",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			moment, err := ParseMoment(args[0])
-			if err != nil || moment.Revision == 0 {
+			revision, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil || revision < 1 {
 				return fmt.Errorf("%q is not a revision", args[0])
 			}
 			client, err := flags.connect()
 			if err != nil {
 				return err
 			}
-			undo, err := client.PlanUndo(cmd.Context(), moment.Revision)
+			undo, err := client.PlanUndo(cmd.Context(), revision)
 			if err != nil {
 				return err
 			}
@@ -88,7 +91,7 @@ func newUndoCommand() *cobra.Command {
 			if err := client.Do(cmd.Context(), nil, undo, write.isDry()); err != nil {
 				return err
 			}
-			write.done(out, fmt.Sprintf("revision %d of %s is undone", moment.Revision, object))
+			write.done(out, fmt.Sprintf("revision %d of %s is undone", revision, object))
 			return nil
 		},
 	}
@@ -180,21 +183,22 @@ func newUndeleteCommand() *cobra.Command {
 func newRollbackCommand() *cobra.Command {
 	var flags ClusterFlags
 	var write writeFlags
-	var at, selector string
+	var at MomentFlag
+	var selector string
 	var prune bool
 	cmd := &cobra.Command{
 		Use:   "rollback --at T",
 		Short: "Make the objects of a namespace again what they were",
 		Long: "Make the objects of a namespace again what they were at a moment: create what was deleted since,\n" +
 			"replace what was changed, and with --prune delete what was created. What controllers own, and the\n" +
-			"status, are left to the controllers. T is " + MomentHelp + ".",
+			"status, are left to the controllers. T is " + moment.Help + ".",
 		Example: "  kubectl byre rollback -n shop --at -2h\n" +
 			"  kubectl byre rollback -n shop --at 4711 -l app=web --prune",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			moment, err := ParseMoment(at)
+			then, err := at.Parse(cmd)
 			if err != nil {
-				return fmt.Errorf("--at: %w", err)
+				return err
 			}
 			selected, err := labels.Parse(selector)
 			if err != nil {
@@ -204,7 +208,7 @@ func newRollbackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			plan, err := client.PlanRollback(cmd.Context(), moment, selected, prune)
+			plan, err := client.PlanRollback(cmd.Context(), then, selected, prune)
 			if err != nil {
 				return err
 			}
@@ -214,7 +218,7 @@ func newRollbackCommand() *cobra.Command {
 	flags.AddTo(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	write.addTo(cmd)
-	cmd.Flags().StringVar(&at, "at", "", "The moment: "+MomentHelp+".")
+	at.AddTo(cmd, "at", "The moment")
 	_ = cmd.MarkFlagRequired("at") // the flag is there
 	cmd.Flags().StringVarP(&selector, "selector", "l", "",
 		"Only objects that have these labels, or had them then, such as app=web.")

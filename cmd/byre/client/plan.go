@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"byre/apiserver/history"
+	"byre/apiserver/storage/moment"
 )
 
 // Plan brings objects of a namespace back to what they were.
@@ -189,8 +190,8 @@ func rank(resource schema.GroupResource) int {
 
 // PlanRollback returns how the objects of the namespace that a selector selects, as they are or as they
 // were, become again what they were at a moment. Prune deletes what was created since.
-func (c *Client) PlanRollback(ctx context.Context, at Moment, selector labels.Selector, prune bool) (*Plan, error) {
-	r := newRecovery(c, at.selector())
+func (c *Client) PlanRollback(ctx context.Context, at moment.Moment, selector labels.Selector, prune bool) (*Plan, error) {
+	r := newRecovery(c, at.Selector())
 	if err := r.mayList(ctx, changesResource, c.namespace); err != nil {
 		return nil, err
 	}
@@ -587,13 +588,3 @@ var bound = map[schema.GroupResource][][]string{
 func isHeadless(address any) bool {
 	return slices.Contains([]string{corev1.ClusterIPNone, "[" + corev1.ClusterIPNone + "]"}, fmt.Sprint(address))
 }
-
-// selector returns the moment as a field selector has it.
-func (m Moment) selector() string {
-	if m.Revision > 0 {
-		return fmt.Sprint(m.Revision)
-	}
-	return m.Time.UTC().Format(rfc3339Micro)
-}
-
-const rfc3339Micro = "2006-01-02T15:04:05.999999Z07:00"

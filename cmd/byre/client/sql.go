@@ -28,7 +28,8 @@ import (
 func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 	var flags ClusterFlags
 	var output Output
-	var file, at string
+	var file string
+	var at MomentFlag
 	var parameters []string
 	cmd := &cobra.Command{
 		Use:   "sql [STATEMENT]",
@@ -47,9 +48,15 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			then, err := at.Parse(cmd)
+			if err != nil {
+				return err
+			}
 			newQuery := func(statement string) *query.Query {
 				q := query.NewQuery(statement, parseParameters(parameters)...)
-				q.Spec.At = at
+				if !then.IsZero() {
+					q.Spec.At = then.Selector()
+				}
 				return q
 			}
 			if len(args) == 0 && file == "" && cmd.InOrStdin() == os.Stdin && isTerminal(os.Stdin) &&
@@ -69,8 +76,7 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(newSQLTablesCommand(), newSQLColumnsCommand())
 	cmd.AddCommand(owners...)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the statement; - is the standard input.")
-	cmd.Flags().StringVar(&at, "at", "",
-		"Moment that the tables show: a time of RFC 3339, a revision, or a duration before now such as -2h.")
+	at.AddTo(cmd, "at", "The moment that the tables show; if not set, now")
 	cmd.Flags().StringArrayVarP(&parameters, "parameter", "p", nil,
 		"Value of ?1, ?2, …, in this order: a number, true, false, null, or else a text. Quotes make a text of anything.")
 	return cmd
