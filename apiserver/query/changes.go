@@ -9,10 +9,12 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"byre/apiserver/storage/changes"
+	"byre/apiserver/storage/moment"
 	"byre/sqlstore"
 )
 
-// timeFormat is that of the time of a change: of one length, so that texts compare as times do.
+// timeFormat is that of the time of a change: of one length, so that texts compare as times do where SQLite does not
+// know that they are times.
 const timeFormat = "2006-01-02T15:04:05.000000Z"
 
 // logReader reads the changes that the user of a query may see, in the order of their revisions, or the newest
@@ -120,7 +122,7 @@ func narrow(info *sqlite3.IndexInfo, columns []Column) {
 			ok = operator == "=" && info.Collation(i) == "BINARY"
 		case "revision":
 		case "time":
-			ok = operator == ">" || operator == "=" && info.Collation(i) == "BINARY"
+			ok = (operator == ">" || operator == "=") && info.Collation(i) == timeCollation
 		default:
 			continue
 		}
@@ -160,6 +162,12 @@ func (p *past) selectChanges(constraints string, args []sqlite3.Value) (*logRead
 			if operator != '>' {
 				r.last = min(r.last, arg.Int64())
 			}
+		case column == "time" && kind != sqlite3.BLOB:
+			after, err := p.before(arg.RawText())
+			if err != nil {
+				return nil, err
+			}
+			r.query.After = max(r.query.After, after)
 		case kind != sqlite3.TEXT:
 		case column == "namespace":
 			r.query.Namespaces = []string{arg.Text()}
@@ -171,12 +179,6 @@ func (p *past) selectChanges(constraints string, args []sqlite3.Value) (*logRead
 				return nil, err
 			}
 			r.query.Of = of
-		case column == "time":
-			after, err := p.before(arg.Text())
-			if err != nil {
-				return nil, err
-			}
-			r.query.After = max(r.query.After, after)
 		}
 	}
 	if r.query.Namespaces != nil {
@@ -203,15 +205,11 @@ func (p *past) resource(name string) (of *sqlstore.Resource, err error) {
 	return of, err
 }
 
-// before returns a revision that is before all changes whose time is not less than a text; 0 if the text is no time.
-func (p *past) before(text string) (int64, error) {
-	format := "2006-01-02T15:04:05"
-	if len(text) < len(format) || text[10] != 'T' {
-		format = time.DateOnly // the rest of it compares in another way
-	}
-	t, err := time.Parse(format, text[:min(len(text), len(format))])
+// before returns a revision that is before all changes whose time is not less than a text.
+func (p *past) before(text []byte) (int64, error) {
+	t, err := p.times.parse(text)
 	if err != nil {
-		return 0, nil
+		return 0, err
 	}
 	return p.log.Driver.RevisionAt(p.ctx, t.Add(-time.Second))
 }
@@ -219,7 +217,7 @@ func (p *past) before(text string) (int64, error) {
 // ago is the function that returns the time of a duration before the beginning of the query: ago('90m').
 func ago(began time.Time) sqlite3.ScalarFunction {
 	return func(result sqlite3.Context, args ...sqlite3.Value) {
-		d, err := time.ParseDuration(args[0].Text())
+		d, err := moment.ParseDuration(args[0].Text())
 		if err != nil {
 			result.ResultError(errAgo)
 			return
@@ -383,7 +381,11 @@ const logRevision = 0
 // BestIndex implements sqlite3.VTab. The rows have the order of their revisions by themselves, so that the database is
 // asked for no more of them than the statement has the engine take.
 func (t logTable) BestIndex(info *sqlite3.IndexInfo) error {
-	narrow(info, columnsOf(t.columns))
+	columns := columnsOf(t.columns)
+	if err := t.past.times.check(info, columns); err != nil {
+		return t.past.cause.keep(err)
+	}
+	narrow(info, columns)
 	info.IdxNum = 0
 	if order := info.OrderBy; len(order) == 1 && order[0].Column == logRevision {
 		info.OrderByConsumed = true

@@ -66,6 +66,9 @@ func (e *engine) declareDetail(name string, of DetailTable, known *resources) er
 // BestIndex implements sqlite3.VTab. The number of the plan has the bit of each column that Filter gets a value of,
 // in the order of the columns.
 func (t *detailTable) BestIndex(info *sqlite3.IndexInfo) error {
+	if err := t.engine.past.times.check(info, t.Columns); err != nil {
+		return t.engine.cause.keep(err)
+	}
 	equal, err := equalities(info, t.Columns, detailMoment)
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func (c *detailCursor) Filter(plan int, _ string, args ...sqlite3.Value) error {
 		case arg.Type() == sqlite3.NULL:
 			return nil // nothing is equal to NULL
 		case column == detailMoment:
-			moment = momentOf(arg)
+			moment = arg.Text()
 		case arg.Type() == sqlite3.TEXT:
 			value := arg.Text()
 			c.want[column] = &value

@@ -74,12 +74,16 @@ type engine struct {
 	budget *budget
 	past   *past
 	cause  cause
+	// cancel ends ctx, and with it what runs.
+	cancel context.CancelFunc
 }
 
 // newEngine makes an engine. ctx ends what it runs, and memory is in bytes. The caller closes the engine.
 func newEngine(ctx context.Context, memory int64, log *changes.Log) (*engine, error) {
-	e := &engine{ctx: ctx, budget: &budget{memory}}
-	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{}}
+	ctx, cancel := context.WithCancel(ctx)
+	e := &engine{ctx: ctx, cancel: cancel, budget: &budget{memory}}
+	e.past = &past{ctx: ctx, log: log, budget: e.budget, cause: &e.cause, revisions: map[string]int64{},
+		times: &times{began: time.Now().UTC(), refuse: e.refuse, known: map[string]time.Time{}}}
 	if err := e.open(memory); err != nil {
 		e.close()
 		return nil, err
@@ -109,7 +113,16 @@ func (e *engine) open(memory int64) (err error) {
 		e.conn.Limit(limit, value)
 	}
 	e.conn.SetInterrupt(e.ctx)
-	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(time.Now()))
+	if err := e.conn.CreateCollation(timeCollation, e.past.times.compare); err != nil {
+		return err
+	}
+	return e.conn.CreateFunction("ago", 1, sqlite3.DETERMINISTIC, ago(e.past.times.began))
+}
+
+// refuse ends the statement with an error: a collation can't fail.
+func (e *engine) refuse(err error) {
+	_ = e.cause.keep(err) // run returns it
+	e.cancel()
 }
 
 // authorize allows what a SELECT does.
@@ -217,6 +230,9 @@ func (e *engine) run(columns []ResultColumn, row func([]any) (bool, error)) (err
 				return errTooLarge // in the engine all columns may share one text
 			}
 		}
+		if e.cause.err != nil {
+			break // a comparison that was refused has no meaning
+		}
 		if more, err := row(values); !more || err != nil {
 			return err
 		}
@@ -275,6 +291,7 @@ func (e *engine) value(i int, declared string) any {
 // close frees the memory. Conn.Close would not, after a panic has left a statement open or the stack overflowed; what
 // it closes first is in that memory, as the database is.
 func (e *engine) close() {
+	e.cancel()
 	if e.conn == nil {
 		return
 	}

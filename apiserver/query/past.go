@@ -35,6 +35,8 @@ type past struct {
 	histories []sqlstore.History
 	// revisions are those of moments: in one statement a moment is the same for all tables.
 	revisions map[string]int64
+	// times compares the values of columns of the type Time.
+	times *times
 }
 
 func (p *past) rightsOf() (_ *changes.Rights, err error) {
@@ -43,9 +45,6 @@ func (p *past) rightsOf() (_ *changes.Rights, err error) {
 	}
 	return p.rights, err
 }
-
-// momentOf returns the moment that a value other than NULL names.
-func momentOf(value sqlite3.Value) string { return value.Text() }
 
 // at returns what a view shows at a moment of the statement.
 func (p *past) at(v *view, moment string) (*selection, error) {
@@ -305,6 +304,9 @@ func (e *engine) declareVersions(name string, t *Table) error {
 
 // BestIndex implements sqlite3.VTab. The revision and the time of a change say nothing of the states before it.
 func (t versions) BestIndex(info *sqlite3.IndexInfo) error {
+	if err := t.past.times.check(info, t.columns); err != nil {
+		return t.cause.keep(err)
+	}
 	columns := make([]Column, len(t.columns))
 	for i, c := range t.columns {
 		if c.Name == "namespace" || c.Name == "name" {

@@ -76,7 +76,12 @@ func (f *fixture) Authorize(_ context.Context, a authorizer.Attributes) (authori
 
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	f := &fixture{TB: t, driver: storetest.NewModel(), allowed: map[string]bool{}}
+	return newFixtureOf(t, storetest.NewModel())
+}
+
+func newFixtureOf(t testing.TB, driver sqlstore.Driver) *fixture {
+	t.Helper()
+	f := &fixture{TB: t, driver: driver, allowed: map[string]bool{}}
 	var feed *watch.Feed
 	f.store, feed = dbtest.RunStore(t, f.driver, watch.Options{})
 	getter := storage.NewRESTOptionsGetter(storage.Backend{Store: f.store, Feed: feed, Program: "v1.37"},

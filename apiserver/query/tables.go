@@ -256,6 +256,9 @@ const (
 // BestIndex implements sqlite3.VTab. SQLite itself compares the rows with the constraints once more, so a plan may
 // return more rows than a constraint selects, and never fewer.
 func (t virtualTable) BestIndex(info *sqlite3.IndexInfo) error {
+	if err := t.past.times.check(info, t.Columns); err != nil {
+		return t.cause.keep(err)
+	}
 	equal, err := equalities(info, t.Columns, MomentColumn)
 	if err != nil {
 		return err
@@ -347,7 +350,7 @@ func (c *cursor) Filter(plan int, moment string, args ...sqlite3.Value) (err err
 		if args[last].Type() == sqlite3.NULL {
 			return nil // there is no such moment
 		}
-		if from, err = c.past.at(c.view, momentOf(args[last])); err != nil {
+		if from, err = c.past.at(c.view, args[last].Text()); err != nil {
 			return c.cause.keep(err)
 		}
 		args = args[:last]
@@ -428,6 +431,9 @@ func ddl(of []Column) string {
 	columns := make([]string, len(of))
 	for i, c := range of {
 		columns[i] = quote(c.Name) + " " + string(c.Type)
+		if c.Type == Time {
+			columns[i] += " COLLATE " + timeCollation
+		}
 		if c.IsHidden() {
 			columns[i] += " HIDDEN"
 		}

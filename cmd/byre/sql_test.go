@@ -623,6 +623,9 @@ var answers = map[string]string{
 	"who has scaled a Deployment since yesterday":          "TIME,erin,2,3",
 	"what a deleted ConfigMap held":                        `TIME,frank,"{""color"":""blue""}"`,
 	"which Pods were on a node an hour ago":                "",
+	"who has changed something in the last ten minutes":    "byre-admin|dave|erin|frank",
+	"which Pods are older than a day":                      "",
+	"who changed something in an hour of yesterday":        "",
 	"what has changed in a namespace since a deployment":   "TIME,erin,patch,deployments,web|TIME,byre-admin,create,configmaps,retired|TIME,frank,delete,configmaps,retired",
 }
 
