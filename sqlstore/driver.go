@@ -190,8 +190,8 @@ type ChangesQuery struct {
 	// Namespaces, unless nil, selects the changes of objects in one or two namespaces, which
 	// an index finds too; "" is that of cluster-scoped objects.
 	Namespaces []string
-	// Name selects one name in the Namespaces; empty means all.
-	Name string
+	// Name selects one name in the Namespaces, and NamePrefix the names that begin with it; empty means all.
+	Name, NamePrefix string
 	// Kept selects the changes that retention has left. Changes then does not fail with
 	// ErrCompacted.
 	Kept bool
@@ -208,7 +208,8 @@ type ChangesQuery struct {
 // Selects reports whether the query selects the changes of an object.
 func (q *ChangesQuery) Selects(k Key) bool {
 	return (q.Of == nil || k.Of() == *q.Of) &&
-		(q.Namespaces == nil || slices.Contains(q.Namespaces, k.Namespace) && (q.Name == "" || k.Name == q.Name))
+		(q.Namespaces == nil || slices.Contains(q.Namespaces, k.Namespace) && (q.Name == "" || k.Name == q.Name) &&
+			strings.HasPrefix(k.Name, q.NamePrefix))
 }
 
 // Start returns the bounds of Namespaces and of Name, both inclusive. nonEmpty is false if no
@@ -217,10 +218,10 @@ func (q *ChangesQuery) Selects(k Key) bool {
 func (q *ChangesQuery) Start() (namespaces, names [2]string, nonEmpty bool) {
 	names = [2]string{q.Name, q.Name}
 	if q.Name == "" {
-		names[1] = string(utf8.MaxRune) // names of objects are ASCII
+		names = [2]string{q.NamePrefix, q.NamePrefix + string(utf8.MaxRune)} // names of objects are ASCII
 	}
 	namespaces = [2]string{q.Namespaces[0], q.Namespaces[len(q.Namespaces)-1]}
-	return namespaces, names, storable(namespaces[0]) && storable(namespaces[1]) && storable(q.Name)
+	return namespaces, names, storable(namespaces[0]) && storable(namespaces[1]) && storable(names[0])
 }
 
 // Resource names the objects of one resource.

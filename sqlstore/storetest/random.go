@@ -188,9 +188,12 @@ func (w *walk) compareKept(k sqlstore.Key) {
 	if w.random.IntN(2) == 0 {
 		q.Of = &of
 	}
-	switch w.random.IntN(4) {
+	switch w.random.IntN(5) {
 	case 0:
 		q.Namespaces = []string{k.Namespace}
+	case 4:
+		name := []rune(k.Name)
+		q.Namespaces, q.NamePrefix = []string{k.Namespace}, string(name[:w.random.IntN(len(name)+1)])
 	case 1:
 		q.Namespaces, q.Name = []string{k.Namespace}, k.Name
 	case 2:
