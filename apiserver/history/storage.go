@@ -416,9 +416,9 @@ func (c *chosen) concerns(h *sqlstore.History) bool {
 
 // selects reports whether a change is selected.
 func (c *chosen) selects(change *sqlstore.Change) bool {
-	key := change.New.Key
-	if changes.IsInternal(key) || c.withoutStatus && change.Author.Subresource == "status" ||
-		!c.labels.Matches(labels.Set{}) {
+	key, in := change.New.Key, c.query.Namespaces
+	if changes.IsInternal(key) || in != nil && !slices.Contains(in, key.Namespace) ||
+		c.withoutStatus && change.Author.Subresource == "status" || !c.labels.Matches(labels.Set{}) {
 		return false
 	}
 	return c.fields.Empty() || c.fields.Matches(fields.Set{

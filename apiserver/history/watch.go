@@ -226,8 +226,7 @@ func (w *watcher) catchUp(ctx context.Context, upTo int64) ([]*entry, int64, err
 
 // send sends a change, if it is selected and the user may see it.
 func (w *watcher) send(ctx context.Context, e *entry) error {
-	if in := w.chosen.query.Namespaces; in != nil && !slices.Contains(in, e.New.Namespace) ||
-		!w.chosen.selects(&e.Change) {
+	if !w.chosen.selects(&e.Change) {
 		return nil
 	}
 	if sees, err := w.rights.Sees(ctx, &e.Change, e.created); !sees || err != nil {
