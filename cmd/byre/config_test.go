@@ -266,12 +266,13 @@ func TestConfiguration_SetsOnlyFlagsOfTheSameMeaning(t *testing.T) {
 		}
 	}
 	visit(newRootCommand())
-	// Of a client, of the etcd that is imported, of "byre backup --with-pki" alone, and of "byre etcd", whose database is
-	// another one than that of the server on the same host.
+	// Of a client, of the etcd that is imported, of "byre backup --with-pki" alone, and of "byre etcd" and "byre api",
+	// whose database is another one than that of the server on the same host.
 	want := map[string]bool{
 		"request-timeout": true, "etcd-prefix": true, "age-recipient": true, "allow-unsafe-durability": true,
 		"compaction-interval": true, "database-quota": true, "disk-reserve": true, "retention": true,
-		"retention-changes": true, "retention-for": true,
+		"retention-changes": true, "retention-for": true, "advertise-address": true, "bind-address": true,
+		"secure-port": true,
 	}
 	if diff := cmp.Diff(want, others); diff != "" {
 		t.Errorf("decide for each whether it belongs in namedFlags (-want +got):\n%s", diff)

@@ -99,9 +99,8 @@ func newRootCommand() *cobra.Command {
 	config.addTo(root.PersistentFlags())
 	client.AddVersion(root.PersistentFlags(), "", versionText)
 	client.AddVersion(root.Flags(), "v", versionText)
-	root.AddCommand(newServeCommand(config), newServeEtcdCommand(), newMigrateCommand(), newBackupCommand(),
-		newRestoreCommand(),
-		newCopyCommand(), newForkCommand(),
+	root.AddCommand(newServeCommand(config), newServeEtcdCommand(), newServeAPICommand(), newMigrateCommand(),
+		newBackupCommand(), newRestoreCommand(), newCopyCommand(), newForkCommand(),
 		newImportCommand(), newExportCommand(), newCheckCommand(), newCompactCommand(), newStatusCommand(),
 		newConfigCommand(config), newTakeoverCommand(), newCertsCommand(), newKubeconfigCommand(), newTokenCommand(),
 		newVersionCommand(), newManCommand())
