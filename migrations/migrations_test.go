@@ -649,7 +649,7 @@ func TestUp_BrokenAtAnyStatement(t *testing.T) {
 }
 
 // Down asks for consent before the first step only, which deletes all data: no other step deletes rows,
-// in neither direction. One that has to needs a DeletesError of its own. The fourth step takes its columns away, without
+// in neither direction. One that has to needs a DeletesError of its own. The fourth step removes its columns, without
 // which the past ends where watches do.
 func TestSteps_OnlyTheFirstDeletesRows(t *testing.T) {
 	t.Parallel()

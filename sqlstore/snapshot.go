@@ -391,8 +391,8 @@ type Numbering struct {
 	ids    map[Resource]int64
 }
 
-// NewNumbering returns a Numbering of a snapshot with a header. The resources of Header.Retained have ids at once, those
-// without objects and changes too.
+// NewNumbering returns a Numbering of a snapshot with a header. The resources of Header.Retained have ids already,
+// those without objects and changes too.
 func NewNumbering(h *Header) *Numbering {
 	n := &Numbering{header: h, ids: make(map[Resource]int64)}
 	for _, of := range slices.SortedFunc(maps.Keys(h.Retained), Resource.Compare) {

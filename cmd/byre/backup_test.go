@@ -154,9 +154,13 @@ func TestRestore_AtAMoment(t *testing.T) {
 		fmt.Sprint(rows.Revision + 1): "is not within the history",
 		"1990-01-01T00:00:00Z":        "is not within the history",
 		"2190-01-01T00:00:00Z":        "is not within the history",
-		"-3650d":                      "is not within the history",
 	} {
 		expectFailure(t, want, "restore", "--endpoint", target, "--at", at, file)
+	}
+	status, out, errOut := call("restore", "--endpoint", target, "--at", "-3650d", file)
+	if lines := strings.Split(errOut, "\n"); status == 0 || out != "" || len(lines) != 3 ||
+		!strings.HasPrefix(lines[0], "--at -3650d is 20") || !strings.Contains(lines[1], "is not within the history") {
+		t.Errorf("status %d, %q, %q", status, out, errOut)
 	}
 	for at, want := range map[string]string{"0": "there is no revision 0", "-1": "is neither a revision nor a time",
 		"soon": "is neither a revision nor a time"} {

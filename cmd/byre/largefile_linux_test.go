@@ -187,7 +187,8 @@ func loadConfigMaps(t *testing.T, path string, n int) {
 	content, random := rand.NewChaCha8([32]byte{}), make([]byte, 4000)
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if err := sqlite.Load(t.Context(), path, sqlstore.Snapshot{
-		Header: sqlstore.Header{Revision: int64(n), Compacted: int64(n), CompleteAfter: int64(n), Epoch: "loaded", Time: now, ObjectCount: int64(n)},
+		Header: sqlstore.Header{Revision: int64(n), Compacted: int64(n), CompleteAfter: int64(n),
+			Epoch: "loaded", Time: now, ObjectCount: int64(n)},
 		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
 			for i := range n {
 				_, _ = content.Read(random)

@@ -192,8 +192,8 @@ func TestMCP_ToolsAnswer(t *testing.T) {
 		m.refuse("tables", map[string]any{"table": "pod"}, `there is no table "pod"`)
 		m.refuse("show", map[string]any{"resource": "cm", "name": "never"}, "configmaps/never does not exist")
 		m.refuse("show", map[string]any{"resource": "nothing", "name": "a"}, "nothing")
-		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "yesterday"},
-			`"yesterday" is neither a revision`)
+		m.refuse("show", map[string]any{"resource": "cm", "name": "settings", "at": "long ago"},
+			`"long ago" is neither a revision`)
 		m.refuse("changes", map[string]any{"name": "settings"}, "name the resource")
 		m.refuse("changes", map[string]any{"since": "soon"}, `"soon" is neither a revision nor a time`)
 	})

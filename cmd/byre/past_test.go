@@ -468,7 +468,7 @@ func TestBlame_OfEachWayToWrite(t *testing.T) {
 	}
 }
 
-// One grammar of paths is in all that shows fields, with the keys of the schema, and undo tests and replaces at the leaf:
+// All that shows fields has one grammar of paths, with the keys of the schema; undo tests and replaces at the leaf:
 // of a built-in object and of a custom one, on both databases.
 func TestPast_NamesLeavesByTheirKeys(t *testing.T) {
 	t.Parallel()

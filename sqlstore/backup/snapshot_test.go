@@ -151,7 +151,8 @@ func withoutAudit(a sqlstore.Author) sqlstore.Author {
 func TestRevisionAt_IsBeforeTheFirstLaterChange(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, CompleteAfter: 10, Epoch: "e", Time: start.Add(time.Hour)}}
+	rows := storetest.Rows{Header: sqlstore.Header{Revision: 13, Compacted: 10, CompleteAfter: 10, Epoch: "e",
+		Time: start.Add(time.Hour)}}
 	for i := range 3 {
 		rows.Changes = append(rows.Changes,
 			&sqlstore.ChangeRow{Revision: int64(11 + i), Time: start.Add(time.Duration(i) * time.Minute)})

@@ -56,7 +56,7 @@ func (k *resumeState) write(path string) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
-// readResumeState returns what the process before has left if this one may go on from there; nil otherwise. The database must
+// readResumeState returns what the process before has left if this one may continue there, or nil. The database must
 // be the one that was copied, and that process must have ended.
 func (r *Replicator) readResumeState() *resumeState {
 	text, err := os.ReadFile(resumePath(r.path))

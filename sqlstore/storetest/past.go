@@ -13,7 +13,9 @@ import (
 // RecordPast lists a resource at each revision of a driver whose whole history is there. It returns a function that
 // lists the past of another driver at these revisions, which it expects to be the same up to a revision; before the
 // revision from, if it is not 0, it expects that the past is gone.
-func RecordPast(t testing.TB, driver sqlstore.Driver, of sqlstore.Resource) func(driver sqlstore.Driver, from, upTo int64) {
+func RecordPast(
+	t testing.TB, driver sqlstore.Driver, of sqlstore.Resource,
+) func(driver sqlstore.Driver, from, upTo int64) {
 	t.Helper()
 	list := func(driver sqlstore.Driver, at int64) ([]sqlstore.Record, error) {
 		records, _, err := collect(t.Context(), driver, sqlstore.Query{

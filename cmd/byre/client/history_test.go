@@ -409,7 +409,7 @@ func union[V any](a, b map[string]V) map[string]V {
 }
 
 // An undo gives the leaves that its change has changed their former values, and leaves all others as they are. If
-// somebody has changed one of them since, it changes nothing, and says which, and who; a second one finds nothing to do.
+// somebody has changed one of them since, it changes nothing, and says which, and who; a second one finds nothing.
 func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -518,7 +518,7 @@ func TestUndo_ReversesExactlyOneChange(t *testing.T) {
 	}
 }
 
-// What others have changed beside the leaves of a change does not keep it from being undone: a leaf of the same element,
+// What others have changed beside the leaves of a change does not block its undo: a leaf of the same element,
 // another element, another label.
 func TestUndo_IsOfLeaves(t *testing.T) {
 	t.Parallel()

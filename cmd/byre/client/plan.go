@@ -190,7 +190,9 @@ func rank(resource schema.GroupResource) int {
 
 // PlanRollback returns how the objects of the namespace that a selector selects, as they are or as they
 // were, become again what they were at a moment. Prune deletes what was created since.
-func (c *Client) PlanRollback(ctx context.Context, at moment.Moment, selector labels.Selector, prune bool) (*Plan, error) {
+func (c *Client) PlanRollback(
+	ctx context.Context, at moment.Moment, selector labels.Selector, prune bool,
+) (*Plan, error) {
 	r := newRecovery(c, at.Selector())
 	if err := r.mayList(ctx, changesResource, c.namespace); err != nil {
 		return nil, err

@@ -129,7 +129,8 @@ func TestCheck_CustomResources(t *testing.T) {
 		`of version "g/v1", which their definition lacks`: {define("v2"), row(widget, 1, value)},
 	} {
 		result, err := status.Check(sqlstore.Snapshot{
-			Header: sqlstore.Header{Revision: 2, Compacted: 2, CompleteAfter: 2}, Objects: rows(objects), Changes: rows([]*sqlstore.ChangeRow{}),
+			Header: sqlstore.Header{Revision: 2, Compacted: 2, CompleteAfter: 2}, Objects: rows(objects),
+			Changes: rows([]*sqlstore.ChangeRow{}),
 		}, nil)
 		if text := fmt.Sprint(result.Findings); err != nil || (want == "") != (len(result.Findings) == 0) ||
 			!strings.Contains(text, want) {

@@ -163,7 +163,8 @@ func (t *Translator) Import(ctx context.Context, source Source) sqlstore.Snapsho
 	revision := source.Revision() + t.options.BumpRevision
 	return sqlstore.Snapshot{
 		Header: sqlstore.Header{
-			Revision: revision, Compacted: revision, CompleteAfter: revision, Epoch: rand.Text(), Time: t.options.Now, ObjectCount: -1,
+			Revision: revision, Compacted: revision, CompleteAfter: revision, Epoch: rand.Text(),
+			Time: t.options.Now, ObjectCount: -1,
 		},
 		Objects: func(yield func(*sqlstore.ObjectRow, error) bool) {
 			err := source.Each(ctx, func(kv etcd.KeyValue) error {
