@@ -588,7 +588,7 @@ func TestUndo_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	w.must(err)
 	o := created.DeepCopy()
 	o.Object["data"] = map[string]any{"new": "1"}
-	changed := w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "update"}, o))
+	w.Must(w.Update(sqlstore.Author{User: "bob", Verb: "update"}, o))
 	if err := w.client.Do(t.Context(), nil, remove, false); !apierrors.IsConflict(err) {
 		t.Errorf("a deletion of what has changed: %v", err)
 	}
@@ -605,7 +605,7 @@ func TestUndo_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 		{map[string]any{}, map[string]any{"key": "3"}, map[string]any{"key": "3"}}, // it would be overwritten
 	} {
 		set(map[string]any{"key": "1"}, "x")
-		changed = set(test.changed.(map[string]any), "x")
+		changed := set(test.changed.(map[string]any), "x")
 		patch, err := w.client.PlanUndo(t.Context(), revisionOf(changed))
 		w.must(err)
 		set(test.later.(map[string]any), "late")

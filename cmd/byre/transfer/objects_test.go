@@ -124,7 +124,7 @@ func TestObjects_ChangesAreOfObjects(t *testing.T) {
 			inProtobuf(s.T, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", UID: "uid-ns"}}))
 		s.put("/registry/services/specs/shop/web", service(s.T))
 		s.put("/registry/services/endpoints/shop/web", inProtobuf(s.T,
-			&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-eps"}})) //nolint:staticcheck // stored still
+			&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-eps"}}))
 		s.put("/registry/example.com/widgets/ns/w", []byte(widget+"\n"))
 		s.put("/registry/secrets/shop/s", []byte("k8s:enc:aescbc:v1:key1:xxxx"))
 		s.put("/registry/futures/shop/f", []byte("k8s\x00of a later release"))
