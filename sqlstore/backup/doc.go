@@ -22,8 +22,8 @@
 //   - "end": the last line. It has the numbers of objects and changes, and the SHA-256 of
 //     all bytes before this line.
 //
-// Version 3 has no completeAfter: compacted is in its place. Version 2 also has form in place of encoding. Version 1 also
-// has no history, generation, subresource, manager and realUser.
+// Version 3 has no completeAfter: compacted is in its place. Version 2 has form in place of encoding, too. Version 1
+// lacks history, generation, subresource, manager and realUser as well.
 //
 // Times are RFC 3339 in UTC, with microseconds. A member that is empty is left out. A
 // release that adds a member, or changes the meaning of one, writes a new version of the

@@ -313,6 +313,10 @@ func newLogCommand() *cobra.Command {
 			"  kubectl byre log -n shop --follow",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// Cobra's own groups of flags give a command without a parent those of the process, such as another --version.
+			if follow && cmd.Flags().Changed("until") {
+				return errors.New("--follow waits for what comes: use it without --until")
+			}
 			client, err := flags.connect()
 			if err != nil {
 				return err
@@ -369,7 +373,6 @@ func newLogCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The changes of all namespaces.")
 	cmd.Flags().BoolVar(&withStatus, "status", false, "The changes of the status too.")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print further changes as they are made.")
-	cmd.MarkFlagsMutuallyExclusive("follow", "until")
 	return cmd
 }
 

@@ -156,7 +156,7 @@ func TestPast_IsShownInEachFormat(t *testing.T) {
 		"diff cm/a --color red":   "--color must be auto, always or never",
 		"show cm/a":               `"at" not set`, "show cm/a --at noon": "--at: ", "diff cm/a --to noon": "--to: ",
 		"diff cm/a --at noon": "--at: ", "log --since soon": "--since: ",
-		"log --until 2026-13-01": "--until: ", "log --follow --until 2h": "none of the others can be", "show cm/a --at 0": "revision 0",
+		"log --until 2026-13-01": "--until: ", "log --follow --until 2h": "without --until", "show cm/a --at 0": "revision 0",
 		"show cm/none --at 1": "did not exist at revision 1", "blame cm/none": "configmaps/none does not exist",
 		"show nothing/x --at 1": "no matches for",
 		"log cm":                "name one object", "log cm/a/b": "name one object", "blame cm/": "name one object",
