@@ -344,6 +344,7 @@ type damagedTable[T any] struct {
 
 // rows yields the rows up to a rowid.
 func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter.Seq2[*T, error] {
+	last = min(last, math.MaxInt64-1)
 	return func(yield func(*T, error) bool) {
 		for next := int64(1); next <= last; {
 			var failed error
@@ -383,20 +384,38 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 	}
 }
 
+// mostWalked is how many rowids skip looks up one by one.
+const mostWalked = 100_000
+
 // skip moves next to the next rowid whose row can be read, or behind last, and returns what can't
-// be read before it.
+// be read before it. After mostWalked rowids its steps double, because last may be damaged too: it then finds the end of
+// the rows that can't be read by halves, and not rows between two such places.
 func (d *damagedTable[T]) skip(
 	ctx context.Context, tx *sql.Tx, next *int64, last int64,
 ) (damaged []*sqlstore.DamagedRow, err error) {
 	var from, to int64 // the rows that the engine can't read
 	var reason error
-	for ; *next <= last; *next++ {
+	step := int64(1)
+	for walked := 0; *next <= last; *next += step {
 		found, err := d.lookUp(ctx, tx, *next)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if found {
+			for low := *next - step; *next-low > 1; {
+				if middle := low + (*next-low)/2; d.isReadable(ctx, tx, middle) {
+					*next = middle
+				} else {
+					low = middle
+				}
+			}
+			if step > 1 && from != 0 {
+				to = *next - 1
+			}
 			break
+		}
+		if walked++; walked > mostWalked {
+			step = min(2*step, last-*next+1)
 		}
 		if err != nil {
 			if from == 0 {
@@ -414,6 +433,12 @@ func (d *damagedTable[T]) skip(
 	unnamed := d.damaged(fmt.Sprintf("from revision %d to %d", from, to),
 		fmt.Sprintf("%v; nor can the index that names the rows", reason), sqlstore.Key{}, to)
 	return []*sqlstore.DamagedRow{unnamed}, nil
+}
+
+// isReadable reports whether the engine can tell whether there is a row.
+func (d *damagedTable[T]) isReadable(ctx context.Context, tx *sql.Tx, rowid int64) bool {
+	_, err := d.lookUp(ctx, tx, rowid)
+	return err == nil
 }
 
 // lookUp reports whether the engine can read a row, whatever its checksum.
