@@ -330,7 +330,7 @@ func ReadDamaged(ctx context.Context, path string, read func(sqlstore.Snapshot) 
 }
 
 // damagedTable reads a table by its rowid, for which no index is needed. After a row that can't be
-// read it looks the next ones up one by one, until one of them can.
+// read it goes on from the next rowid from which it can (see skip).
 type damagedTable[T any] struct {
 	name string
 	// between selects the rows from one rowid to another. keys selects their keys and rowids,
@@ -352,7 +352,7 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 				if failed = err; err != nil {
 					break
 				}
-				next = d.rowid(row) + 1
+				next = max(next, d.rowid(row)+1) // where a page is damaged, rows may be out of order
 				if !yield(row, nil) {
 					return
 				}
@@ -369,7 +369,7 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 						sum.key, sum.rowid))
 				next = max(next, sum.rowid) + 1 // the rowid may be damaged too
 			} else {
-				damaged, err = d.skip(ctx, tx, &next, last)
+				damaged, err = d.skip(ctx, tx, &next, last, failed)
 			}
 			for _, row := range damaged {
 				if !yield(nil, row) {
@@ -384,49 +384,35 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 	}
 }
 
-// mostWalked is how many rowids skip looks up one by one.
-const mostWalked = 100_000
+// mostWalked is how many rowids skip tries one by one.
+const mostWalked = 10_000
 
-// skip moves next to the next rowid whose row can be read, or behind last, and returns what can't
-// be read before it. After mostWalked rowids its steps double, because last may be damaged too: it then finds the end of
-// the rows that can't be read by halves, and not rows between two such places.
+// skip moves next, from which on the table could not be read for a reason, to the next rowid from which it can, or behind
+// last, and returns what can't be read before it. Rowids may be far apart, and last may be damaged: after mostWalked of
+// them the steps double, and the end of what can't be read is found by halves. The rows between two pages that can't be
+// read may then count as unreadable too.
 func (d *damagedTable[T]) skip(
-	ctx context.Context, tx *sql.Tx, next *int64, last int64,
+	ctx context.Context, tx *sql.Tx, next *int64, last int64, reason error,
 ) (damaged []*sqlstore.DamagedRow, err error) {
-	var from, to int64 // the rows that the engine can't read
-	var reason error
-	step := int64(1)
-	for walked := 0; *next <= last; *next += step {
-		found, err := d.lookUp(ctx, tx, *next)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if found {
-			for low := *next - step; *next-low > 1; {
-				if middle := low + (*next-low)/2; d.isReadable(ctx, tx, middle) {
-					*next = middle
-				} else {
-					low = middle
-				}
-			}
-			if step > 1 && from != 0 {
-				to = *next - 1
-			}
-			break
-		}
-		if walked++; walked > mostWalked {
+	from, step := *next, int64(1)
+	for failed, walked := reason, 0; failed != nil && *next <= last; walked++ {
+		if walked > mostWalked {
 			step = min(2*step, last-*next+1)
 		}
-		if err != nil {
-			if from == 0 {
-				from, reason = *next, err
-			}
-			to = *next
+		*next += step
+		failed = d.readFrom(ctx, tx, *next)
+	}
+	for low := *next - step; *next-low > 1; {
+		if middle := low + (*next-low)/2; d.readFrom(ctx, tx, middle) == nil {
+			*next = middle
+		} else {
+			low = middle
 		}
 	}
-	if from == 0 {
-		return nil, nil
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
+	to := *next - 1
 	if damaged = d.named(ctx, tx, from, to, reason); len(damaged) > 0 {
 		return damaged, nil
 	}
@@ -435,21 +421,16 @@ func (d *damagedTable[T]) skip(
 	return []*sqlstore.DamagedRow{unnamed}, nil
 }
 
-// isReadable reports whether the engine can tell whether there is a row.
-func (d *damagedTable[T]) isReadable(ctx context.Context, tx *sql.Tx, rowid int64) bool {
-	_, err := d.lookUp(ctx, tx, rowid)
-	return err == nil
-}
-
-// lookUp reports whether the engine can read a row, whatever its checksum.
-func (d *damagedTable[T]) lookUp(ctx context.Context, tx *sql.Tx, rowid int64) (found bool, err error) {
-	for _, rowErr := range rowsOf(ctx, tx, d.between, d.scan, rowid, rowid) { // one at most
+// readFrom fails if the engine can't read the first row from a rowid on, whatever its checksum.
+func (d *damagedTable[T]) readFrom(ctx context.Context, tx *sql.Tx, rowid int64) error {
+	for _, err := range rowsOf(ctx, tx, d.between, d.scan, rowid, math.MaxInt64) {
 		var sum *damagedError
-		if found = rowErr == nil || errors.As(rowErr, &sum); !found {
-			err = rowErr
+		if err == nil || errors.As(err, &sum) {
+			return nil
 		}
+		return err
 	}
-	return found, err
+	return nil
 }
 
 // named returns the rows from one rowid to another as the index names them; none if it can't be

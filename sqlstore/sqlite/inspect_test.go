@@ -214,6 +214,59 @@ func judge(t *testing.T, path, what, want string) string {
 	return "not in use"
 }
 
+// ReadDamaged reads all rows but those of a page that can't be read, and names these, also where the revisions of the
+// rows are far apart or the last revision is damaged, when there are too many to try each.
+func TestReadDamaged_ReadsAroundAPage(t *testing.T) {
+	t.Parallel()
+	const count, apart = 300, 10_000_000
+	for name, lost := range map[string]int{"in the middle": count / 2, "at the end": count} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "byre.db")
+			now := time.Now().UTC().Truncate(time.Microsecond)
+			marker := func(i int) []byte { return fmt.Appendf(nil, `"marker%d"`, i) }
+			rows := storetest.Rows{Header: sqlstore.Header{Revision: 1 << 55, Compacted: 1 << 55, CompleteAfter: 1 << 55,
+				Epoch: "e", Time: now, ObjectCount: count}}
+			for i := 1; i <= count; i++ {
+				rows.Objects = append(rows.Objects, &sqlstore.ObjectRow{Time: now, Record: sqlstore.Record{
+					Key:     sqlstore.Key{Resource: "pods", Namespace: "n", Name: fmt.Sprintf("pod%03d", i)},
+					Created: int64(i * apart), Revision: int64(i * apart),
+					Value: append(bytes.Repeat([]byte(" "), 500), marker(i)...),
+				}})
+			}
+			if err := sqlite.Load(t.Context(), path, rows.Snapshot()); err != nil {
+				t.Fatal(err)
+			}
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := bytes.Index(file, marker(lost)) / 4096 * 4096
+			clear(file[at : at+4096])
+			if err := os.WriteFile(path, file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var read, named int
+			if err := sqlite.ReadDamaged(t.Context(), path, func(s sqlstore.Snapshot) error {
+				for _, err := range s.Objects {
+					var damaged *sqlstore.DamagedRow
+					switch {
+					case err == nil:
+						read++
+					case errors.As(err, &damaged):
+						named++
+					default:
+						return err
+					}
+				}
+				return nil
+			}); err != nil || read+named != count || named == 0 || named > 10 {
+				t.Errorf("%d read, %d named: %v", read, named, err)
+			}
+		})
+	}
+}
+
 // InspectAfterCrash checks a file that was not closed, together with its log. It refuses a log
 // that belongs to another state of the file, and says what to do.
 func TestInspectAfterCrash_ChecksTheFileWithItsLog(t *testing.T) {
