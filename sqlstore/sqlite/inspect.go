@@ -387,10 +387,10 @@ func (d *damagedTable[T]) rows(ctx context.Context, tx *sql.Tx, last int64) iter
 // mostWalked is how many rowids skip tries one by one.
 const mostWalked = 10_000
 
-// skip moves next, from which on the table could not be read for a reason, to the next rowid from which it can, or behind
-// last, and returns what can't be read before it. Rowids may be far apart, and last may be damaged: after mostWalked of
-// them the steps double, and the end of what can't be read is found by halves. The rows between two pages that can't be
-// read may then count as unreadable too.
+// skip moves next, from which on the table could not be read for a reason, to the next rowid from which it can, or
+// behind last, and returns what can't be read before it. Rowids may be far apart, and last may be damaged: after
+// mostWalked of them the steps double, and the end of what can't be read is found by halves. The rows between two pages
+// that can't be read may then count as unreadable too.
 func (d *damagedTable[T]) skip(
 	ctx context.Context, tx *sql.Tx, next *int64, last int64, reason error,
 ) (damaged []*sqlstore.DamagedRow, err error) {
