@@ -202,14 +202,18 @@ func (s *site) beginAWeekAgo(t *testing.T) {
 	}
 	stop()
 	now, then := filepath.Join(s.dir, "now.backup"), filepath.Join(s.dir, "then.backup")
-	s.runOlder(t, "backup", "--endpoint", other.endpoint, now)
+	s.run(t, s.older, "backup", "--endpoint", other.endpoint, now)
 	makeOlder(t, now, then)
-	s.runOlder(t, "restore", "--endpoint", s.endpoint, then)
+	// The older program does not read the backups of this one.
+	s.run(t, programs.Byre.Path(), "restore", "--endpoint", s.endpoint, then)
+	if err := programs.RevertSchema(t.Context(), programs.Byre.Path(), s.older, s.endpoint); err != nil {
+		t.Fatal(err)
+	}
 }
 
-func (s *site) runOlder(t *testing.T, args ...string) {
+func (s *site) run(t *testing.T, program string, args ...string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), s.older, args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%q: %v\n%s", args, err, out)
 	}
 }
@@ -361,6 +365,9 @@ func change(t *testing.T, c *client, resources []resource, round string) {
 	for _, r := range resources {
 		for _, o := range all[r.GroupVersionResource] {
 			name := metadata(o)["name"].(string)
+			if r.Version == "v1" && r.Resource == "podcertificaterequests" && strings.HasSuffix(name, "req-1") {
+				continue // upstream's v1 loses the key that v1beta1 has, and then refuses each update: it is immutable
+			}
 			path := r.path(namespace) + "/" + name
 			if !strings.HasPrefix(name, "gone-") {
 				c.do(http.MethodPatch, path,
