@@ -8,10 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
@@ -26,18 +23,9 @@ const policyWorkers = 32
 // ensurePolicy creates the roles and bindings of upstream's bootstrap policy and adds
 // missing rules and subjects to existing ones, except to those annotated
 // rbac.authorization.kubernetes.io/autoupdate=false. It is the reconciliation of
-// upstream's pkg/registry/rbac/rest/storage_rbac.go, done concurrently.
+// upstream's pkg/registry/rbac/rest/storage_rbac.go, done concurrently, but for what that does with clusters
+// older than Kubernetes 1.14, of which byre can't have the objects.
 func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
-	if err := b.primeAggregatedClusterRoles(ctx); err != nil {
-		return err
-	}
-	if err := b.primeSplitClusterRoleBindings(ctx); err != nil {
-		return err
-	}
-	existing, err := b.listPolicy(ctx)
-	if err != nil {
-		return fmt.Errorf("list the RBAC policy: %w", err)
-	}
 	client, namespaces := b.config.Client.RbacV1(), b.config.Client.CoreV1().Namespaces()
 	clusterRoles := reconciliation.ClusterRoleModifier{Client: client.ClusterRoles()}
 	clusterBindings := reconciliation.ClusterRoleBindingClientAdapter{Client: client.ClusterRoleBindings()}
@@ -48,12 +36,12 @@ func (b *Bootstrap) ensurePolicy(ctx context.Context) error {
 	var group errgroup.Group
 	group.SetLimit(policyWorkers)
 	reconcileRole := func(role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier) {
-		listed := &listedRole{client, firstListed[reconciliation.RuleOwner]{listed: existing.roles}}
-		group.Go(func() error { return b.reconcileRole(ctx, role, listed) })
+		options := reconciliation.ReconcileRoleOptions{Role: role, Client: client, Confirm: true}
+		group.Go(func() error { return b.reconcileRole(ctx, options) })
 	}
 	reconcileBinding := func(binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier) {
-		listed := &listedBinding{client, firstListed[reconciliation.RoleBinding]{listed: existing.bindings}}
-		group.Go(func() error { return b.reconcileBinding(ctx, binding, listed) })
+		options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: client, Confirm: true}
+		group.Go(func() error { return b.reconcileBinding(ctx, options) })
 	}
 	for _, role := range slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), ownRoles()) {
 		reconcileRole(reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
@@ -116,12 +104,10 @@ func ownBindings() []rbacv1.ClusterRoleBinding {
 	}
 }
 
-func (b *Bootstrap) reconcileRole(
-	ctx context.Context, role reconciliation.RuleOwner, client reconciliation.RuleOwnerModifier,
-) error {
-	options := reconciliation.ReconcileRoleOptions{Role: role, Client: client, Confirm: true}
-	return b.reconcile(ctx, role.GetNamespace(), role.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
-		result, err := options.Run()
+func (b *Bootstrap) reconcileRole(ctx context.Context, o reconciliation.ReconcileRoleOptions) error {
+	of := o.Role
+	return b.reconcile(ctx, of.GetNamespace(), of.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
+		result, err := o.Run()
 		if err != nil {
 			return false, "", err
 		}
@@ -129,18 +115,15 @@ func (b *Bootstrap) reconcileRole(
 	})
 }
 
-func (b *Bootstrap) reconcileBinding(
-	ctx context.Context, binding reconciliation.RoleBinding, client reconciliation.RoleBindingModifier,
-) error {
-	options := reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: client, Confirm: true}
-	return b.reconcile(ctx, binding.GetNamespace(), binding.GetName(),
-		func() (bool, reconciliation.ReconcileOperation, error) {
-			result, err := options.Run()
-			if err != nil {
-				return false, "", err
-			}
-			return result.Protected, result.Operation, nil
-		})
+func (b *Bootstrap) reconcileBinding(ctx context.Context, o reconciliation.ReconcileRoleBindingOptions) error {
+	of := o.RoleBinding
+	return b.reconcile(ctx, of.GetNamespace(), of.GetName(), func() (bool, reconciliation.ReconcileOperation, error) {
+		result, err := o.Run()
+		if err != nil {
+			return false, "", err
+		}
+		return result.Protected, result.Operation, nil
+	})
 }
 
 // reconcile calls run, and calls it again if a concurrent write of another replica made
@@ -175,136 +158,4 @@ func (b *Bootstrap) reconcile(
 		return fmt.Errorf("reconcile %s/%s: %w", namespace, name, err)
 	}
 	return nil
-}
-
-// primeAggregatedClusterRoles copies a cluster role of an older release, which is now an
-// aggregate, to the role that it aggregates. Rules that an administrator has added to
-// the old role are thereby kept. Upstream has a function of the same name.
-func (b *Bootstrap) primeAggregatedClusterRoles(ctx context.Context) error {
-	client := b.config.Client.RbacV1().ClusterRoles()
-	for oldName, newName := range bootstrappolicy.ClusterRolesToAggregate() {
-		role, err := client.Get(ctx, oldName, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && role.AggregationRule != nil {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		role.Name, role.ResourceVersion = newName, ""
-		if err := createIfMissing(ctx, client, role); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// primeSplitClusterRoleBindings creates a binding that a release has split off another
-// one, with the subjects of the other. Upstream has a function of the same name.
-func (b *Bootstrap) primeSplitClusterRoleBindings(ctx context.Context) error {
-	client := b.config.Client.RbacV1().ClusterRoleBindings()
-	for oldName, template := range bootstrappolicy.ClusterRoleBindingsToSplit() {
-		old, err := client.Get(ctx, oldName, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		split := template.DeepCopy()
-		split.Subjects, split.Labels, split.Annotations = old.Subjects, old.Labels, old.Annotations
-		if err := createIfMissing(ctx, client, split); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bootstrapSelector selects the objects of upstream's bootstrap policy.
-const bootstrapSelector = "kubernetes.io/bootstrapping=rbac-defaults"
-
-// existingPolicy holds the existing objects of the bootstrap policy by namespace, which is empty
-// for cluster roles and their bindings, and name. They are read with four LIST
-// requests instead of a GET for each of about two hundred objects: on PostgreSQL a later start
-// is ready in 480 instead of 575 ms (means of five starts each); on SQLite no difference was
-// measured. It lacks a role whose label an administrator has removed; creating that role fails
-// with AlreadyExists, and the retry reads it.
-type existingPolicy struct {
-	roles    map[string]reconciliation.RuleOwner
-	bindings map[string]reconciliation.RoleBinding
-}
-
-func (b *Bootstrap) listPolicy(ctx context.Context) (existingPolicy, error) {
-	existing := existingPolicy{roles: map[string]reconciliation.RuleOwner{},
-		bindings: map[string]reconciliation.RoleBinding{}}
-	client, options := b.config.Client.RbacV1(), metav1.ListOptions{LabelSelector: bootstrapSelector}
-	for _, list := range []func() (runtime.Object, error){
-		func() (runtime.Object, error) { return client.ClusterRoles().List(ctx, options) },
-		func() (runtime.Object, error) { return client.Roles(metav1.NamespaceAll).List(ctx, options) },
-		func() (runtime.Object, error) { return client.ClusterRoleBindings().List(ctx, options) },
-		func() (runtime.Object, error) { return client.RoleBindings(metav1.NamespaceAll).List(ctx, options) },
-	} {
-		objects, err := list()
-		if err != nil {
-			return existingPolicy{}, err
-		}
-		if err := meta.EachListItem(objects, existing.add); err != nil {
-			return existingPolicy{}, err
-		}
-	}
-	return existing, nil
-}
-
-func (p existingPolicy) add(object runtime.Object) error {
-	switch o := object.(type) {
-	case *rbacv1.ClusterRole:
-		p.roles["/"+o.Name] = reconciliation.ClusterRoleRuleOwner{ClusterRole: o}
-	case *rbacv1.Role:
-		p.roles[o.Namespace+"/"+o.Name] = reconciliation.RoleRuleOwner{Role: o}
-	case *rbacv1.ClusterRoleBinding:
-		p.bindings["/"+o.Name] = reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: o}
-	case *rbacv1.RoleBinding:
-		p.bindings[o.Namespace+"/"+o.Name] = reconciliation.RoleBindingAdapter{RoleBinding: o}
-	}
-	return nil
-}
-
-// firstListed answers the first Get of an object from those that were listed. A later Get
-// follows a failed write and makes a request, because the object has changed.
-type firstListed[T any] struct {
-	listed map[string]T
-	isUsed bool
-}
-
-func (f *firstListed[T]) get(
-	namespace, name string, request func(namespace, name string) (T, error),
-) (object T, err error) {
-	if f.isUsed {
-		return request(namespace, name)
-	}
-	f.isUsed = true
-	object, ok := f.listed[namespace+"/"+name]
-	if !ok {
-		err = apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName}, name)
-	}
-	return object, err
-}
-
-// listedRole is a client of one role.
-type listedRole struct {
-	reconciliation.RuleOwnerModifier
-	first firstListed[reconciliation.RuleOwner]
-}
-
-func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	return l.first.get(namespace, name, l.RuleOwnerModifier.Get)
-}
-
-// listedBinding is a client of one binding.
-type listedBinding struct {
-	reconciliation.RoleBindingModifier
-	first firstListed[reconciliation.RoleBinding]
-}
-
-func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	return l.first.get(namespace, name, l.RoleBindingModifier.Get)
 }

@@ -144,28 +144,3 @@ func TestPolicy_IsReconciled(t *testing.T) {
 		t.Errorf("system:basic-user: %v", got)
 	}
 }
-
-// TestPolicy_PrimesOldRoles: roles and bindings of clusters that are older than a split of
-// the policy keep their rights.
-func TestPolicy_PrimesOldRoles(t *testing.T) {
-	custom := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"},
-		Resources: []string{"widgets"}}}
-	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: "rbac.authorization.k8s.io", Name: "jane"}}
-	client := fake.NewClientset(
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "admin"}, Rules: custom},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery"}, Subjects: subjects,
-			RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "system:discovery", APIGroup: "rbac.authorization.k8s.io"}},
-	)
-	ensure(t, config(t, client))
-	role, err := client.RbacV1().ClusterRoles().Get(t.Context(), "system:aggregate-to-admin", metav1.GetOptions{})
-	if err != nil || !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
-		return r.APIGroups[0] == "example.com"
-	}) {
-		t.Errorf("custom rules of admin aren't in system:aggregate-to-admin: %v", err)
-	}
-	binding, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), "system:public-info-viewer",
-		metav1.GetOptions{})
-	if err != nil || !slices.Contains(binding.Subjects, subjects[0]) {
-		t.Errorf("subjects of system:discovery aren't in system:public-info-viewer: %v, %v", binding.Subjects, err)
-	}
-}

@@ -82,7 +82,6 @@ func TestLimits_HoldForWhatAStatementMultiplies(t *testing.T) {
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "admin"})
 	for _, q := range []Spec{
 		{SQL: columns("?1"), Parameters: text},
-		{SQL: columns("(SELECT 1 FROM byre_columns LIMIT 1)")},
 		{SQL: columns("(SELECT 1 FROM changes WHERE after > '' LIMIT 1)")},
 		{SQL: "SELECT count(*) FROM field_changes WHERE name = 'big'"},
 		{SQL: "SELECT printf('%.*c', 4000000, char(1))"},

@@ -267,13 +267,13 @@ func (s *Storage) execute(ctx context.Context, q *Spec, parameters []any, most i
 
 // declare makes the tables known that a statement may name: a table that it does name is in its text.
 func (s *Storage) declare(ctx context.Context, e *engine, sql string) error {
-	if err := e.describe(s.config.Tables); err != nil {
+	sql = strings.ToLower(sql)
+	if err := e.describe(s.config.Tables, sql); err != nil {
 		return err
 	}
 	if err := e.declareDetails(ctx, s.config.Tables, sql); err != nil {
 		return err
 	}
-	sql = strings.ToLower(sql)
 	for _, name := range s.config.Tables.Names() {
 		if !strings.Contains(sql, name) {
 			continue

@@ -3,7 +3,6 @@ package server
 import (
 	"errors"
 	"net/http"
-	"slices"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -126,46 +125,40 @@ func newParts(b *Base) (Part, error) {
 		if err != nil {
 			return Part{}, err
 		}
-		all = join(all, part)
+		all.add(part)
 	}
 	return all, nil
 }
 
-// join adds a part to those that were joined before, which have all functions.
-func join(all, p Part) Part {
-	joined := Part{
-		Groups:            slices.Concat(all.Groups, p.Groups),
-		Definitions:       all.Definitions,
-		Complete:          all.Complete,
-		Handle:            all.Handle,
-		Wrap:              all.Wrap,
-		Expensive:         slices.Concat(all.Expensive, p.Expensive),
-		Checks:            slices.Concat(all.Checks, p.Checks),
-		ComponentStatuses: slices.Concat(all.ComponentStatuses, p.ComponentStatuses),
-		Handling:          slices.Concat(all.Handling, p.Handling),
-		Work:              slices.Concat(all.Work, p.Work),
-		Member:            slices.Concat(all.Member, p.Member),
-	}
+// add adds a part to those that were added before, which have all functions.
+func (all *Part) add(p Part) {
+	all.Groups = append(all.Groups, p.Groups...)
+	all.Expensive = append(all.Expensive, p.Expensive...)
+	all.Checks = append(all.Checks, p.Checks...)
+	all.ComponentStatuses = append(all.ComponentStatuses, p.ComponentStatuses...)
+	all.Handling = append(all.Handling, p.Handling...)
+	all.Work = append(all.Work, p.Work...)
+	all.Member = append(all.Member, p.Member...)
 	if p.Definitions != nil {
-		joined.Definitions = documents.Join(all.Definitions, p.Definitions)
+		all.Definitions = documents.Join(all.Definitions, p.Definitions)
 	}
+	before := *all
 	if p.Complete != nil {
-		joined.Complete = func(c Chain) error { return errors.Join(all.Complete(c), p.Complete(c)) }
+		all.Complete = func(c Chain) error { return errors.Join(before.Complete(c), p.Complete(c)) }
 	}
 	if p.Handle != nil {
-		joined.Handle = func(paths *mux.PathRecorderMux, api http.Handler) {
-			all.Handle(paths, api)
+		all.Handle = func(paths *mux.PathRecorderMux, api http.Handler) {
+			before.Handle(paths, api)
 			p.Handle(paths, api)
 		}
 	}
 	if p.Wrap != nil {
-		joined.Wrap = func(next http.Handler) (http.Handler, error) {
-			next, err := all.Wrap(next)
+		all.Wrap = func(next http.Handler) (http.Handler, error) {
+			next, err := before.Wrap(next)
 			if err != nil {
 				return nil, err
 			}
 			return p.Wrap(next)
 		}
 	}
-	return joined
 }

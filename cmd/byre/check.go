@@ -26,7 +26,7 @@ const statusDamaged = 2
 func newCheckCommand() *cobra.Command {
 	store := server.NewStoreOptions()
 	var repair bool
-	var output string
+	var output client.Output
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check a whole database: every row against the others",
@@ -50,9 +50,6 @@ func newCheckCommand() *cobra.Command {
 			"if the database can't be read to its end.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return fmt.Errorf("--output must be text or json, not %q", output)
-			}
 			dsn, err := usedEndpoint(store)
 			if err != nil {
 				return err
@@ -69,7 +66,7 @@ func newCheckCommand() *cobra.Command {
 		"The server's EncryptionConfiguration, to decrypt all values.")
 	cmd.Flags().BoolVar(&repair, "repair", false,
 		"Compact the history up to missing revisions. byre must not be running on a SQLite file.")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json.")
+	output.AddTo(cmd, "text", "json")
 	return cmd
 }
 
@@ -88,7 +85,8 @@ func newOpener(ctx context.Context, config string) (status.OpenForCheck, error) 
 }
 
 func check(
-	cmd *cobra.Command, p *progress, endpoint string, open status.OpenForCheck, repair bool, output string,
+	cmd *cobra.Command, p *progress, endpoint string, open status.OpenForCheck, repair bool,
+	output client.Output,
 ) error {
 	ctx := cmd.Context()
 	defer p.end()
@@ -139,9 +137,8 @@ func check(
 
 // showResult writes the result. readErr is why the check did not reach the end; nil if it
 // did.
-func showResult(cmd *cobra.Command, result status.CheckResult, readErr error, output string) error {
-	format := client.Output{Format: output}
-	return format.Print(cmd.OutOrStdout(), result, func(out io.Writer) error {
+func showResult(cmd *cobra.Command, result status.CheckResult, readErr error, output client.Output) error {
+	return output.Print(cmd.OutOrStdout(), result, func(out io.Writer) error {
 		for _, f := range result.Findings {
 			fmt.Fprintln(out, f)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"byre/cmd/byre/client"
 	"byre/migrations"
 	"byre/sqlstore"
 	"byre/sqlstore/backup"
@@ -213,7 +214,7 @@ func TestProgress_OfACheckOfTheFile(t *testing.T) {
 	p := newProgress(&errOut, "checking")
 	p.start = p.start.Add(-time.Hour)
 	// The rows are random bytes, which the check finds.
-	_ = check(cmd, p, endpoint, nil, false, "text")
+	_ = check(cmd, p, endpoint, nil, false, client.Output{Format: "text"})
 	if want := "checking the pages of the file, 3600 s\n"; !strings.HasPrefix(errOut.String(), want) {
 		t.Errorf("it prints %q, want %q; %s", &errOut, want, &out)
 	}

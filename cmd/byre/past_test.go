@@ -37,7 +37,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"byre/cmd/byre/client"
-	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore/postgres/pgtest"
 	"byre/sqlstore/storetest"
 )
@@ -1031,7 +1030,19 @@ func TestPast_NamespaceIsRolledBack(t *testing.T) {
 // client.
 func TestPast_NamesAreCompleted(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(clienttest.New())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer, isThere := map[string]string{
+			"/api":               `{"kind":"APIVersions","versions":["v1"]}`,
+			"/apis":              `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`,
+			"/api/v1":            `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"namespaces","kind":"Namespace"}]}`,
+			"/api/v1/namespaces": `{"kind":"NamespaceList","apiVersion":"v1","items":[{"metadata":{"name":"shop"}}]}`,
+		}[r.URL.Path]
+		if !isThere {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, answer)
+	}))
 	t.Cleanup(server.Close)
 	for line, want := range map[string]string{
 		"roll": "rollback\tMake the objects of a namespace again what they were\n:4\n",

@@ -62,7 +62,8 @@ type Auth struct {
 	// TokenIssuer issues service account tokens.
 	TokenIssuer *TokenIssuer
 
-	nodeAuthorizer *nodeAuthorizer // nil without the Node authorizer
+	clientCAs []*dynamiccertificates.DynamicFileCAContent // the files of ClientCA
+	nodePods  *graphInformer                              // nil without the Node authorizer
 }
 
 // New builds the authenticators and authorizers. The goroutines that upstream's
@@ -98,7 +99,7 @@ func (a *Auth) ClientCAs() dynamiccertificates.CAContentProvider {
 
 // Ready returns nil when the authorizer has read what it decides by.
 func (a *Auth) Ready() error {
-	if a.nodeAuthorizer == nil || a.nodeAuthorizer.pods.HasSynced() {
+	if a.nodePods == nil || a.nodePods.HasSynced() {
 		return nil
 	}
 	return errors.New("the Node authorizer has not read the Pods yet")
@@ -108,26 +109,29 @@ func (a *Auth) Ready() error {
 // ended.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	cas := []dynamiccertificates.CAContentProvider{a.ClientCA}
+	var cas []dynamiccertificates.ControllerRunner
+	for _, ca := range a.clientCAs {
+		cas = append(cas, ca)
+	}
 	if a.RequestHeader != nil {
-		cas = append(cas, a.RequestHeader.CAContentProvider)
+		if ca, ok := a.RequestHeader.CAContentProvider.(dynamiccertificates.ControllerRunner); ok {
+			cas = append(cas, ca)
+		}
 	}
 	for _, ca := range cas {
-		if controller, ok := ca.(dynamiccertificates.ControllerRunner); ok {
-			group.Go(func() error {
-				controller.Run(ctx, 1)
-				return nil
-			})
-		}
+		group.Go(func() error {
+			ca.Run(ctx, 1)
+			return nil
+		})
 	}
 	// Without this goroutine, Run would return at once if there is nothing to watch.
 	group.Go(func() error {
 		<-ctx.Done()
 		return nil
 	})
-	if a.nodeAuthorizer != nil {
+	if a.nodePods != nil {
 		group.Go(func() error {
-			a.nodeAuthorizer.pods.RunWithContext(ctx)
+			a.nodePods.RunWithContext(ctx)
 			return nil
 		})
 	}

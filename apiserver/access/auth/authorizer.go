@@ -2,12 +2,10 @@ package auth
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 	corev1informers "k8s.io/client-go/informers/core/v1"
 	rbacinformers "k8s.io/client-go/informers/rbac"
@@ -15,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	"byre/apiserver/storage"
@@ -31,19 +28,12 @@ func (a *Auth) buildAuthorizer(ctx context.Context, cfg Config) error {
 	config.CustomDial = cfg.Dial
 	sources := cfg.Informers
 	if usesMode(config, modes.ModeNode) {
-		a.nodeAuthorizer = &nodeAuthorizer{identifier: nodeidentifier.NewDefaultNodeIdentifier(),
-			pods: &graphInformer{SharedIndexInformer: newPodInformer(cfg.Client)}}
-		sources = storage.CoreInformers{SharedInformerFactory: sources, Pods: a.nodeAuthorizer.pods}
+		a.nodePods = &graphInformer{SharedIndexInformer: newPodInformer(cfg.Client)}
+		sources = storage.CoreInformers{SharedInformerFactory: sources, Pods: a.nodePods}
 	}
 	config.VersionedInformerFactory = authorizerInformers{sources, cfg.RBAC}
-	if a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID); err != nil {
-		return err
-	}
-	if a.nodeAuthorizer != nil {
-		a.nodeAuthorizer.Authorizer = a.Authorizer
-		a.Authorizer = a.nodeAuthorizer
-	}
-	return nil
+	a.Authorizer, a.RuleResolver, err = config.New(ctx, cfg.ServerID)
+	return err
 }
 
 // authorizerInformers is the informer factory that is given to upstream's builder. Its
@@ -63,13 +53,6 @@ type rbacGroup struct {
 }
 
 func (g rbacGroup) V1() rbacv1informers.Interface { return g.listers }
-
-// nodeAuthorizer has the requests of nodes wait for the Node authorizer's graph.
-type nodeAuthorizer struct {
-	authorizer.Authorizer
-	identifier nodeidentifier.NodeIdentifier
-	pods       *graphInformer
-}
 
 // graphInformer is the Pod informer that upstream builds its graph from.
 type graphInformer struct {
@@ -97,38 +80,6 @@ func (i *graphInformer) Lister() corev1listers.PodLister {
 // HasSynced implements cache.SharedInformer: the graph has the Pods that the informer has read. It is
 // built in a goroutine of its own, after the informer has synced.
 func (i *graphInformer) HasSynced() bool { return i.graph != nil && i.graph.HasSynced() }
-
-// graphSyncTimeout is how long a request of a node waits for the graph.
-const graphSyncTimeout = 10 * time.Second
-
-// Authorize implements authorizer.UnconditionalAuthorizer.
-func (n *nodeAuthorizer) Authorize(
-	ctx context.Context, a authorizer.Attributes,
-) (authorizer.Decision, string, error) {
-	n.awaitPods(ctx, a)
-	return n.Authorizer.Authorize(ctx, a)
-}
-
-// ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (n *nodeAuthorizer) ConditionsAwareAuthorize(
-	ctx context.Context, a authorizer.Attributes,
-) authorizer.ConditionsAwareDecision {
-	n.awaitPods(ctx, a)
-	return n.Authorizer.ConditionsAwareAuthorize(ctx, a)
-}
-
-// awaitPods waits until the Pods have been read if a is of a node.
-func (n *nodeAuthorizer) awaitPods(ctx context.Context, a authorizer.Attributes) {
-	if who := a.GetUser(); who != nil {
-		if _, isNode := n.identifier.NodeIdentity(who); isNode && !n.pods.HasSynced() {
-			ctx, cancel := context.WithTimeout(ctx, graphSyncTimeout)
-			defer cancel()
-			// After graphSyncTimeout the graph may lack the node's Pods. The
-			// authorizer then denies the request, and the kubelet retries.
-			cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced)
-		}
-	}
-}
 
 // newPodInformer returns an informer of the Pods that are assigned to a node. It keeps
 // of each Pod only what the Node authorizer's graph is built from: references to

@@ -30,7 +30,7 @@ var errRefused = errors.New("refused")
 
 // engine answers queries with a text, or with another one for a media type, and keeps the last query.
 type engine struct {
-	*sqlClient
+	*Client
 	asked   query.Query
 	answers map[string]string
 	header  http.Header
@@ -51,7 +51,7 @@ func newEngine(t *testing.T) *engine {
 	}))
 	t.Cleanup(server.Close)
 	var err error
-	if e.sqlClient, err = newSQLClient(&rest.Config{Host: server.URL + "/base/"}); err != nil {
+	if e.Client, err = NewClient(&rest.Config{Host: server.URL + "/base/"}, ""); err != nil {
 		t.Fatal(err)
 	}
 	return e
@@ -396,7 +396,7 @@ func TestMCP_AsksForNoMoreThanTheLimits(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	e.answers["application/json"] = twoRows
-	tools := &mcpTools{sql: e.sqlClient,
+	tools := &mcpTools{client: e.Client,
 		limits: &mcpLimits{rows: 2, bytes: resource.QuantityValue{Quantity: resource.MustParse("1Ki")}}}
 	for limit, want := range map[int]int64{0: 2, 1: 1, 1000: 2} {
 		_, out, err := tools.query(t.Context(), nil,

@@ -44,6 +44,8 @@ const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 // Client asks a server. It is safe for concurrent use.
 type Client struct {
+	http      *http.Client
+	server    string // the URL, without a slash at its end
 	raw       rest.Interface
 	resources discovery.DiscoveryInterface
 	objects   dynamic.Interface
@@ -62,6 +64,10 @@ func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
 	raw, err := rest.UnversionedRESTClientForConfigAndClient(config, client)
 	if err != nil {
 		return nil, err
@@ -76,7 +82,8 @@ func NewClient(config *rest.Config, namespace string) (*Client, error) {
 	}
 	cached := memory.NewMemCacheClient(found)
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
-	return &Client{raw, cached, objects, mapper, namespace, &sync.Map{}}, nil
+	return &Client{client, strings.TrimSuffix(server.String(), "/"), raw, cached, objects, mapper, namespace,
+		&sync.Map{}}, nil
 }
 
 // In returns the client with another namespace; empty means the one that it has.

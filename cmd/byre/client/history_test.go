@@ -21,14 +21,13 @@ import (
 
 	"byre/apiserver/history"
 	"byre/apiserver/storage/moment"
-	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore"
 )
 
 // world is a cluster in memory, which random cases write to, and a client of it in the namespace shop.
 type world struct {
 	*testing.T
-	*clienttest.Cluster
+	*fakeCluster
 	client *Client
 	random *rand.Rand
 	// who is the user of the last write.
@@ -37,7 +36,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	cluster := clienttest.New()
+	cluster := newFakeCluster()
 	client, err := NewClient(cluster.Config(""), "shop")
 	if err != nil {
 		t.Fatal(err)
@@ -1022,7 +1021,7 @@ func TestUndelete_OfANamespaceIsForAdministrators(t *testing.T) {
 		!strings.Contains(err.Error(), "ask a cluster administrator") {
 		t.Errorf("of a tenant: %v", err)
 	}
-	w.must(w.Delete(clienttest.Admin, "customresourcedefinitions", "", "gears.example.com"))
+	w.must(w.Delete(admin, "customresourcedefinitions", "", "gears.example.com"))
 	admin, err := NewClient(w.Config(""), "shop")
 	w.must(err)
 	plan, err := admin.PlanUndeleteNamespace(t.Context())

@@ -82,17 +82,11 @@ Objects that the user may not list are left out: no rows does not always mean th
 
 // newMCPServer returns a server for the cluster of the flags. It has no connection until a tool is called.
 func newMCPServer(flags *ClusterFlags, limits *mcpLimits, secrets secretsFlag) (*mcp.Server, error) {
-	config, namespace, err := flags.Load()
+	client, err := flags.connect()
 	if err != nil {
 		return nil, err
 	}
-	t := &mcpTools{limits: limits, secrets: secrets}
-	if t.sql, err = newSQLClient(config); err != nil {
-		return nil, err
-	}
-	if t.client, err = NewClient(config, namespace); err != nil {
-		return nil, err
-	}
+	t := &mcpTools{client: client, limits: limits, secrets: secrets}
 	server := mcp.NewServer(&mcp.Implementation{Name: "byre", Version: server.ProgramVersion()},
 		&mcp.ServerOptions{Instructions: mcpInstructions,
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
@@ -121,7 +115,6 @@ func addMCPTool[In any](server *mcp.Server, name, description string, call mcp.T
 // mcpTools are the tools. They return the content of an answer, if it is not the structured content as JSON,
 // and the structured content. What they return as an error is an answer too, which says so.
 type mcpTools struct {
-	sql     *sqlClient
 	client  *Client
 	limits  *mcpLimits
 	secrets secretsFlag
@@ -194,7 +187,7 @@ func (t *mcpTools) ask(
 ) (*queryOutput, error) {
 	q := query.NewQuery(statement, parameters...)
 	q.Spec.Limit, q.Spec.At = new(int64(limit)), at
-	warnings, err := t.sql.answer(ctx, q)
+	warnings, err := t.client.answer(ctx, q)
 	if err != nil {
 		return nil, err
 	}

@@ -23,20 +23,19 @@ import (
 
 	"byre/apiserver/history"
 	"byre/apiserver/storage/moment"
-	"byre/cmd/byre/client/clienttest"
 	"byre/sqlstore"
 )
 
 // terminal runs the commands of the plugin against a cluster in memory.
 type terminal struct {
 	*testing.T
-	*clienttest.Cluster
+	*fakeCluster
 	flags []string
 }
 
 func newTerminal(t *testing.T) *terminal {
 	t.Helper()
-	cluster := clienttest.New()
+	cluster := newFakeCluster()
 	server := httptest.NewServer(cluster)
 	t.Cleanup(server.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "empty")

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
 
 	"byre/apiserver/query"
 )
@@ -44,7 +43,7 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 			"  kubectl byre sql columns pods",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.connectSQL()
+			client, err := flags.connect()
 			if err != nil {
 				return err
 			}
@@ -84,15 +83,6 @@ func newSQLCommand(owners ...*cobra.Command) *cobra.Command {
 
 // sqlFormats are the formats of answers, of which the first is the default.
 func sqlFormats() []string { return []string{"table", "csv", "json", "ndjson", "yaml"} }
-
-// connectSQL returns a client of queries.
-func (f *ClusterFlags) connectSQL() (*sqlClient, error) {
-	config, _, err := f.Load()
-	if err != nil {
-		return nil, err
-	}
-	return newSQLClient(config)
-}
 
 // ProtectStatement returns the arguments of a command line, in which a statement of "sql" that begins with a comment,
 // two dashes and a blank, has a blank before it. No flag begins so, and the parser of flags would refuse it.
@@ -137,26 +127,8 @@ func parseParameters(parameters []string) (values []json.RawMessage) {
 	return values
 }
 
-// sqlClient sends queries to a server.
-type sqlClient struct {
-	client *http.Client
-	url    string
-}
-
-func newSQLClient(config *rest.Config) (*sqlClient, error) {
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	server, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &sqlClient{client, strings.TrimSuffix(server.String(), "/") + query.Path}, nil
-}
-
 // print asks a query until ctx ends, prints the answer, and returns how many rows it has.
-func (c *sqlClient) print(
+func (c *Client) print(
 	ctx context.Context, cmd *cobra.Command, q *query.Query, output *Output,
 ) (rows int, err error) {
 	accept := runtime.ContentTypeJSON
@@ -217,7 +189,7 @@ func copyRows(out io.Writer, stream io.Reader, media string) (rows int, err erro
 }
 
 // answer asks a query, and fills in its status. It returns the server's warnings.
-func (c *sqlClient) answer(ctx context.Context, q *query.Query) (warnings []string, err error) {
+func (c *Client) answer(ctx context.Context, q *query.Query) (warnings []string, err error) {
 	response, warnings, err := c.ask(ctx, q, runtime.ContentTypeJSON)
 	if err != nil {
 		return nil, err
@@ -237,20 +209,20 @@ func decodeAnswer(body io.Reader, q *query.Query) error {
 }
 
 // ask sends a query, and returns the answer with the server's warnings. The caller closes the body.
-func (c *sqlClient) ask(
+func (c *Client) ask(
 	ctx context.Context, q *query.Query, accept string,
 ) (response *http.Response, warnings []string, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server+query.Path, bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, err
 	}
 	request.Header.Set("Content-Type", runtime.ContentTypeJSON)
 	request.Header.Set("Accept", accept)
-	if response, err = c.client.Do(request); err != nil {
+	if response, err = c.http.Do(request); err != nil {
 		return nil, nil, err
 	}
 	if response.StatusCode >= http.StatusBadRequest {
@@ -341,7 +313,7 @@ func newSQLColumnsCommand() *cobra.Command {
 			return printDescription(cmd, &flags, &output, selectColumns, args[0])
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-			client, err := flags.connectSQL()
+			client, err := flags.connect()
 			if err != nil || len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
@@ -357,7 +329,7 @@ func newSQLColumnsCommand() *cobra.Command {
 func printDescription(
 	cmd *cobra.Command, flags *ClusterFlags, output *Output, statement string, parameters ...string,
 ) error {
-	client, err := flags.connectSQL()
+	client, err := flags.connect()
 	if err != nil {
 		return err
 	}
@@ -365,7 +337,7 @@ func printDescription(
 }
 
 // describe prints the rows of selectTables, or of selectColumns for a table.
-func (c *sqlClient) describe(
+func (c *Client) describe(
 	ctx context.Context, cmd *cobra.Command, output *Output, statement string, parameters ...string,
 ) error {
 	rows, err := c.print(ctx, cmd, query.NewQuery(statement, query.Texts(parameters...)...), output)
@@ -376,7 +348,7 @@ func (c *sqlClient) describe(
 }
 
 // texts returns the first column of an answer, for completion: nil if there is no answer.
-func (c *sqlClient) texts(ctx context.Context, statement string, parameters ...string) (texts []string) {
+func (c *Client) texts(ctx context.Context, statement string, parameters ...string) (texts []string) {
 	q := query.NewQuery(statement, query.Texts(parameters...)...)
 	if _, err := c.answer(ctx, q); err != nil {
 		return nil

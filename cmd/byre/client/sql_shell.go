@@ -22,7 +22,7 @@ import (
 // sqlShell reads statements from a terminal, and prints their answers.
 type sqlShell struct {
 	cmd      *cobra.Command
-	client   *sqlClient
+	client   *Client
 	output   *Output
 	query    func(statement string) *query.Query
 	history  *sqlHistory
@@ -50,7 +50,7 @@ var errInterrupted = errors.New("interrupted")
 
 // runSQLShell runs a shell, which asks the queries of newQuery, on the terminal of the process until its user ends it.
 func runSQLShell(
-	cmd *cobra.Command, client *sqlClient, output *Output, newQuery func(statement string) *query.Query,
+	cmd *cobra.Command, client *Client, output *Output, newQuery func(statement string) *query.Query,
 ) (err error) {
 	s := &sqlShell{
 		cmd: cmd, client: client, output: output, query: newQuery,
@@ -70,7 +70,7 @@ func runSQLShell(
 		_ = term.Restore(s.fd, s.cooked)
 		os.Exit(1) //nolint:revive // nothing deferred is waited for
 	})()
-	fmt.Fprintln(s.terminal, "SQL on", strings.TrimSuffix(client.url, query.Path)+": .help says how, Ctrl-D ends.")
+	fmt.Fprintln(s.terminal, "SQL on", client.server+": .help says how, Ctrl-D ends.")
 	for {
 		line, err := s.readLine()
 		switch {
@@ -251,7 +251,7 @@ const sqlKeywords = `ALL AND AS ASC BETWEEN BY CASE CAST CROSS DESC DISTINCT ELS
 // sqlNames are the tables and columns that can be completed. They are asked for when they are first needed. One
 // goroutine uses it.
 type sqlNames struct {
-	client  *sqlClient
+	client  *Client
 	tables  []string
 	columns map[string][]string
 }

@@ -1,4 +1,4 @@
-package clienttest
+package client
 
 import (
 	"context"
@@ -35,8 +35,8 @@ import (
 	"byre/watch"
 )
 
-// Admin is the user of a request that names none. Nobody refuses it anything.
-const Admin = "admin"
+// admin is the user of a request that names none. Nobody refuses it anything.
+const admin = "admin"
 
 // Kind is a kind of objects, and its resource.
 type Kind struct {
@@ -62,8 +62,11 @@ var kinds = []Kind{
 
 var shortNames = map[string][]string{"configmaps": {"cm"}, "services": {"svc"}, "deployments": {"deploy"}}
 
-// Cluster serves objects of a few kinds. It is an http.Handler and a RoundTripper.
-type Cluster struct {
+// fakeCluster is a cluster in memory. It is an http.Handler and a RoundTripper. The resource changes is the server's own
+// (apiserver/history) over the model of a store; the objects have what the verbs of this package rely on:
+// preconditions, dry runs, finalizers, JSON patches, and namespaces that must exist. There are no defaults, no validation
+// and no controllers.
+type fakeCluster struct {
 	// Allow, if set, says whether a user may do a verb to the objects of a resource in a namespace, or in all if it is
 	// empty.
 	Allow func(who, verb, resource, namespace string) bool
@@ -81,17 +84,17 @@ type Cluster struct {
 // driver is a model that Reset replaces.
 type driver struct{ *storetest.Model }
 
-// New returns a cluster with the namespaces default and shop, and the definition of gears.
-func New() *Cluster {
-	c := &Cluster{model: &driver{}}
+// newFakeCluster returns a cluster with the namespaces default and shop, and the definition of gears.
+func newFakeCluster() *fakeCluster {
+	c := &fakeCluster{model: &driver{}}
 	log := &changes.Log{Driver: c.model, Authorizer: c, Prefix: func(of sqlstore.Resource) string { return of.Resource }}
 	c.Reset()
 	c.history = history.New(history.Config{Log: log, Feed: watch.New(c.model, watch.Options{})})
 	return c
 }
 
-// Reset makes the cluster what New returns.
-func (c *Cluster) Reset() {
+// Reset makes the cluster what newFakeCluster returns.
+func (c *fakeCluster) Reset() {
 	c.model.Model = storetest.NewModel()
 	begin := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 	c.model.Clock = func() time.Time { // each change has a second of its own
@@ -100,34 +103,34 @@ func (c *Cluster) Reset() {
 	}
 	c.Requests, c.uids = 0, 0
 	for _, name := range []string{"default", "shop"} {
-		c.Must(c.Create(Admin, c.Object("namespaces", "", name, nil)))
+		c.Must(c.Create(admin, c.Object("namespaces", "", name, nil)))
 	}
-	c.Must(c.Create(Admin, c.Object("customresourcedefinitions", "", "gears.example.com", nil)))
+	c.Must(c.Create(admin, c.Object("customresourcedefinitions", "", "gears.example.com", nil)))
 }
 
 // Must panics if a write of a test has failed.
-func (*Cluster) Must(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
+func (*fakeCluster) Must(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
 	if err != nil {
 		panic(err)
 	}
 	return o
 }
 
-// Config is the configuration of a client without a limit of its rate. who is the user; empty means Admin.
-func (c *Cluster) Config(who string) *rest.Config {
+// Config is the configuration of a client without a limit of its rate. who is the user; empty means admin.
+func (c *fakeCluster) Config(who string) *rest.Config {
 	config := &rest.Config{Host: "http://cluster", Transport: c, RateLimiter: flowcontrol.NewFakeAlwaysRateLimiter()}
 	config.Impersonate.UserName = who
 	return config
 }
 
 // Revision is the last revision.
-func (c *Cluster) Revision() int64 {
+func (c *fakeCluster) Revision() int64 {
 	state, _ := c.model.State(context.Background()) // a model does not fail
 	return state.Revision
 }
 
 // DeleteHistory deletes the changes of a resource up to a revision, as retention does.
-func (c *Cluster) DeleteHistory(resource string, upTo int64) {
+func (c *fakeCluster) DeleteHistory(resource string, upTo int64) {
 	k := kindOf(resource)
 	// as above
 	_, _, _ = c.model.DeleteHistory(context.Background(),
@@ -135,7 +138,7 @@ func (c *Cluster) DeleteHistory(resource string, upTo int64) {
 }
 
 // Object makes an object; content are its members beside the metadata.
-func (c *Cluster) Object(resource, namespace, name string, content map[string]any) *unstructured.Unstructured {
+func (c *fakeCluster) Object(resource, namespace, name string, content map[string]any) *unstructured.Unstructured {
 	k := kindOf(resource)
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	maps.Copy(o.Object, content)
@@ -163,12 +166,12 @@ func (k *Kind) resource() schema.GroupResource {
 }
 
 // Get returns an object; nil if it does not exist.
-func (c *Cluster) Get(resource, namespace, name string) *unstructured.Unstructured {
+func (c *fakeCluster) Get(resource, namespace, name string) *unstructured.Unstructured {
 	o, _ := c.get(kindOf(resource), namespace, name) // nil with an error
 	return o
 }
 
-func (c *Cluster) get(k *Kind, namespace, name string) (*unstructured.Unstructured, error) {
+func (c *fakeCluster) get(k *Kind, namespace, name string) (*unstructured.Unstructured, error) {
 	record, _, err := c.model.Get(context.Background(), k.key(namespace, name))
 	if err != nil {
 		return nil, apierrors.NewNotFound(k.resource(), name)
@@ -186,7 +189,7 @@ func decode(record sqlstore.Record) *unstructured.Unstructured {
 }
 
 // List returns the objects of a resource in a namespace, or in all if it is empty, in the order of their names.
-func (c *Cluster) List(resource, namespace string) []*unstructured.Unstructured {
+func (c *fakeCluster) List(resource, namespace string) []*unstructured.Unstructured {
 	of := kindOf(resource).key("", "")
 	var all []*unstructured.Unstructured
 	_, _ = c.model.List(context.Background(),
@@ -199,27 +202,27 @@ func (c *Cluster) List(resource, namespace string) []*unstructured.Unstructured 
 }
 
 // Create writes as a user, as a request with this verb does; so do Update and Delete.
-func (c *Cluster) Create(who string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (c *fakeCluster) Create(who string, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return c.create(&sqlstore.Author{User: who, Verb: "create"}, o, false)
 }
 
 // Update replaces an object, of a revision if it has one.
-func (c *Cluster) Update(author sqlstore.Author, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (c *fakeCluster) Update(author sqlstore.Author, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return c.update(&author, o, false)
 }
 
 // Delete deletes an object, or begins to, if it has finalizers.
-func (c *Cluster) Delete(who, resource, namespace, name string) error {
+func (c *fakeCluster) Delete(who, resource, namespace, name string) error {
 	return c.delete(&sqlstore.Author{User: who, Verb: "delete"}, kindOf(resource), namespace, name,
 		&metav1.DeleteOptions{})
 }
 
 // DeleteNamespace deletes a namespace as its controller does: it is marked, then its objects go, and then itself.
-func (c *Cluster) DeleteNamespace(name string) {
+func (c *fakeCluster) DeleteNamespace(name string) {
 	o := c.Get("namespaces", "", name)
 	now := metav1.NewTime(c.model.Clock())
 	o.SetDeletionTimestamp(&now)
-	c.Must(c.update(&sqlstore.Author{User: Admin, Verb: "delete"}, o, false))
+	c.Must(c.update(&sqlstore.Author{User: admin, Verb: "delete"}, o, false))
 	for _, k := range kinds {
 		if k.IsCluster {
 			continue
@@ -233,7 +236,7 @@ func (c *Cluster) DeleteNamespace(name string) {
 		c.Get("namespaces", "", name))
 }
 
-func (c *Cluster) create(
+func (c *fakeCluster) create(
 	author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool,
 ) (*unstructured.Unstructured, error) {
 	k, o := ofObject(o), o.DeepCopy()
@@ -263,7 +266,7 @@ func ofObject(o *unstructured.Unstructured) *Kind {
 	return &kinds[i]
 }
 
-func (c *Cluster) update(
+func (c *fakeCluster) update(
 	author *sqlstore.Author, o *unstructured.Unstructured, dryRun bool,
 ) (*unstructured.Unstructured, error) {
 	k, o := ofObject(o), o.DeepCopy()
@@ -295,7 +298,7 @@ func (c *Cluster) update(
 	return c.write(author, sqlstore.Update, k, o), nil
 }
 
-func (c *Cluster) delete(
+func (c *fakeCluster) delete(
 	author *sqlstore.Author, k *Kind, namespace, name string, options *metav1.DeleteOptions,
 ) error {
 	now, err := c.get(k, namespace, name)
@@ -328,7 +331,7 @@ func (c *Cluster) delete(
 }
 
 // write commits a change. Of an Update and a Delete, o is of the revision that is now.
-func (c *Cluster) write(
+func (c *fakeCluster) write(
 	author *sqlstore.Author, op sqlstore.Op, k *Kind, o *unstructured.Unstructured,
 ) *unstructured.Unstructured {
 	c.Requests++
@@ -354,26 +357,26 @@ func (c *Cluster) write(
 }
 
 // Authorize implements authorizer.UnconditionalAuthorizer.
-func (c *Cluster) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (c *fakeCluster) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if c.allows(a.GetUser().GetName(), a.GetVerb(), a.GetResource(), a.GetNamespace()) {
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-func (c *Cluster) allows(who, verb, resource, namespace string) bool {
-	return who == Admin || c.Allow == nil || c.Allow(who, verb, resource, namespace)
+func (c *fakeCluster) allows(who, verb, resource, namespace string) bool {
+	return who == admin || c.Allow == nil || c.Allow(who, verb, resource, namespace)
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c *Cluster) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *fakeCluster) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, r)
 	return w.Result(), nil
 }
 
 // ServeHTTP implements http.Handler.
-func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status := http.StatusOK
@@ -399,7 +402,7 @@ type target struct {
 }
 
 // answer answers a request: of discovery, of changes, or of objects.
-func (c *Cluster) answer(r *http.Request) (any, error) {
+func (c *fakeCluster) answer(r *http.Request) (any, error) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	var gv schema.GroupVersion
 	switch {
@@ -425,10 +428,10 @@ func (c *Cluster) answer(r *http.Request) (any, error) {
 		}
 	}
 	who := r.Header.Get("Impersonate-User")
-	author := sqlstore.Author{User: who, RealUser: Admin, Manager: r.URL.Query().Get("fieldManager"),
+	author := sqlstore.Author{User: who, RealUser: admin, Manager: r.URL.Query().Get("fieldManager"),
 		Subresource: at.subresource}
 	if who == "" {
-		author.User, author.RealUser = Admin, ""
+		author.User, author.RealUser = admin, ""
 	}
 	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update",
 		http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
@@ -454,11 +457,11 @@ func (c *Cluster) answer(r *http.Request) (any, error) {
 	return c.request(r, &author, &at)
 }
 
-func (c *Cluster) isServed(k *Kind) bool {
+func (c *fakeCluster) isServed(k *Kind) bool {
 	return !k.IsCustom || c.Get("customresourcedefinitions", "", k.Resource+"."+k.Group) != nil
 }
 
-func (c *Cluster) groups() *metav1.APIGroupList {
+func (c *fakeCluster) groups() *metav1.APIGroupList {
 	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, gv := range []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"},
 		{Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "example.com", Version: "v1"},
@@ -473,7 +476,7 @@ func (c *Cluster) groups() *metav1.APIGroupList {
 	return list
 }
 
-func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
+func (c *fakeCluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: gv.String()}
 	if gv.Group == history.GroupName {
@@ -493,7 +496,7 @@ func (c *Cluster) resources(gv schema.GroupVersion) *metav1.APIResourceList {
 }
 
 // changes answers a request for changes.
-func (c *Cluster) changes(r *http.Request, who string, at *target) (any, error) {
+func (c *fakeCluster) changes(r *http.Request, who string, at *target) (any, error) {
 	ctx := request.WithNamespace(request.WithUser(r.Context(), &user.DefaultInfo{Name: who}), at.namespace)
 	if at.name != "" {
 		return c.history.Get(ctx, at.name, nil)
@@ -521,7 +524,7 @@ func (c *Cluster) changes(r *http.Request, who string, at *target) (any, error) 
 }
 
 // request answers a request for objects.
-func (c *Cluster) request(r *http.Request, author *sqlstore.Author, at *target) (any, error) {
+func (c *fakeCluster) request(r *http.Request, author *sqlstore.Author, at *target) (any, error) {
 	dryRun := r.URL.Query().Get("dryRun") != ""
 	body := &unstructured.Unstructured{}
 	switch author.Verb {
@@ -558,7 +561,7 @@ func (c *Cluster) request(r *http.Request, author *sqlstore.Author, at *target) 
 }
 
 // patch answers a JSON patch.
-func (c *Cluster) patch(r *http.Request, author *sqlstore.Author, at *target, dryRun bool) (any, error) {
+func (c *fakeCluster) patch(r *http.Request, author *sqlstore.Author, at *target, dryRun bool) (any, error) {
 	now, err := c.get(at.Kind, at.namespace, at.name)
 	if err != nil {
 		return nil, err
