@@ -97,7 +97,7 @@ func TestLimits_QueriesWaitForOthers(t *testing.T) {
 	isRunning := func() bool {
 		f.turns.mutex.Lock()
 		defer f.turns.mutex.Unlock()
-		return len(f.turns.users) > 0
+		return f.turns.begun > 0
 	}
 	for !isRunning() {
 		runtime.Gosched()

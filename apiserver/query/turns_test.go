@@ -40,7 +40,7 @@ func TestTurns_OneUserLeavesHalfToOthers(t *testing.T) {
 		for len(begun) > 0 {
 			(<-begun)()
 		}
-		if len(turns.users) > 0 {
+		if len(turns.users)+len(turns.waiting) > 0 {
 			t.Error("something is left")
 		}
 	})
