@@ -41,6 +41,7 @@ import (
 	"byre/apiserver/process"
 	"byre/apiserver/process/pki"
 	"byre/apiserver/query"
+	"byre/sqlstore"
 )
 
 // Server is an http.Handler of APIServices and of the requests that they route.
@@ -72,8 +73,10 @@ type Server struct {
 	discovered chan struct{}
 }
 
-// Stores tells whether this server stores the objects of a resource.
-func (s *Server) Stores(gr schema.GroupResource) bool { return gr == apiServices }
+// Stores implements process.ChainServer.
+func (s *Server) Stores(gr schema.GroupResource) (owner sqlstore.Owner, ok bool) {
+	return sqlstore.BuiltIn, gr == apiServices
+}
 
 // New makes a Server; requests for what it does not serve go on to delegate. It
 // starts nothing.

@@ -29,6 +29,7 @@ import (
 	"byre/apiserver/process"
 	"byre/apiserver/query"
 	"byre/crd/instances"
+	"byre/sqlstore"
 )
 
 // Server is an http.Handler of definitions and of their instances.
@@ -70,10 +71,12 @@ func New(d process.Dependencies, delegate http.Handler) (*Server, error) {
 	return s, nil
 }
 
-// Stores tells whether this server stores the objects of a resource: definitions and
-// their instances.
-func (s *Server) Stores(gr schema.GroupResource) bool {
-	return gr == definitions || s.resolver.get(gr.String()) != nil
+// Stores implements process.ChainServer: this server stores definitions and their instances.
+func (s *Server) Stores(gr schema.GroupResource) (owner sqlstore.Owner, ok bool) {
+	if gr == definitions {
+		return sqlstore.BuiltIn, true
+	}
+	return sqlstore.Custom, s.resolver.get(gr.String()) != nil
 }
 
 // ServeHTTP serves definitions and their instances.

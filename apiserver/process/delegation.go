@@ -21,6 +21,7 @@ import (
 	"byre/apiserver/handlers/documents"
 	"byre/apiserver/handlers/managedfields"
 	"byre/apiserver/storage"
+	"byre/sqlstore"
 )
 
 // ChainServer is a server of the chain other than the built-in API.
@@ -33,8 +34,8 @@ type ChainServer interface {
 	Run(ctx context.Context) error
 	// Checks are the checks of /readyz that pass once the server has started.
 	Checks() []HealthChecker
-	// Stores reports whether the server keeps the objects of a resource in the store.
-	Stores(schema.GroupResource) bool
+	// Stores reports whether the server keeps the objects of a resource in the store, and as whose.
+	Stores(schema.GroupResource) (owner sqlstore.Owner, ok bool)
 }
 
 // NewChainServer makes a Server that passes requests that are not its own on to delegate. It

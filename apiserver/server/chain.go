@@ -422,12 +422,13 @@ func (c clients) as(component string, who user.Info) *rest.Config {
 func watchStored(
 	getter *storage.RESTOptionsGetter, others []process.ChainServer, gr schema.GroupResource,
 ) *storage.MetadataWatch {
-	stores := getter.Lookup(gr) != nil
+	if getter.Lookup(gr) != nil {
+		return getter.WatchMetadata(gr, sqlstore.BuiltIn)
+	}
 	for _, server := range others {
-		stores = stores || server.Stores(gr)
+		if owner, ok := server.Stores(gr); ok {
+			return getter.WatchMetadata(gr, owner)
+		}
 	}
-	if !stores {
-		return nil
-	}
-	return getter.WatchMetadata(gr)
+	return nil
 }

@@ -148,11 +148,10 @@ func indexFields(triggers apistorage.IndexerFuncs) []string {
 	return fields
 }
 
-// WatchMetadata makes a MetadataWatch of a resource. If the Getter has no Store of the
-// resource, its objects are read as the instances of a definition.
-func (g *RESTOptionsGetter) WatchMetadata(gr schema.GroupResource) *MetadataWatch {
+// WatchMetadata makes a MetadataWatch of a resource. The owner is that of a resource of which the Getter has no Store.
+func (g *RESTOptionsGetter) WatchMetadata(gr schema.GroupResource, owner sqlstore.Owner) *MetadataWatch {
 	stored := g.resources.StoredAs(gr)
-	resource := sqlstore.Resource{Group: stored.Group, Resource: stored.Resource, Owner: sqlstore.Custom}
+	resource := sqlstore.Resource{Group: stored.Group, Resource: stored.Resource, Owner: owner}
 	prefix := "/" + stored.Group + "/" + stored.Resource
 	if s := g.Lookup(gr); s != nil {
 		resource, prefix = s.Resource(), s.Prefix()

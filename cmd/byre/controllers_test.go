@@ -26,8 +26,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/keyutil"
@@ -322,6 +325,10 @@ func TestControllers_ThatRunByDefaultDoTheirWork(t *testing.T) {
 					test.run(t, client)
 				})
 			}
+			t.Run("garbage collection of definitions", func(t *testing.T) {
+				t.Parallel()
+				testDefinitionGarbageCollection(t, server.config(t))
+			})
 			t.Run("certificate of a client", func(t *testing.T) {
 				t.Parallel()
 				testClientCertificate(t, server.config(t))
@@ -330,6 +337,53 @@ func TestControllers_ThatRunByDefaultDoTheirWork(t *testing.T) {
 				t.Parallel()
 				testKubeletCertificate(t, server.config(t))
 			})
+		})
+	}
+}
+
+// testDefinitionGarbageCollection deletes the owner of a definition and of an APIService, which servers of their own
+// store.
+func testDefinitionGarbageCollection(t *testing.T, config *rest.Config) {
+	roles := kubernetes.NewForConfigOrDie(config).RbacV1().ClusterRoles()
+	owner, err := roles.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "installer"}},
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var owned []dynamic.ResourceInterface
+	var names []string
+	for _, o := range []struct {
+		resource             schema.GroupVersionResource
+		kind, name, contents string
+	}{
+		{schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+			"CustomResourceDefinition", "owned.example.com", `{"group":"example.com","scope":"Cluster",
+				"names":{"plural":"owned","kind":"Owned"},"versions":[{"name":"v1","served":true,"storage":true,
+				"schema":{"openAPIV3Schema":{"type":"object"}}}]}`},
+		{schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
+			"APIService", "v1.owned.example.com", `{"group":"owned.example.com","version":"v1","groupPriorityMinimum":100,
+				"versionPriority":100,"insecureSkipTLSVerify":true,"service":{"namespace":"default","name":"none"}}`},
+	} {
+		object := &unstructured.Unstructured{}
+		text := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"ownerReferences":[{"kind":"ClusterRole",
+			"apiVersion":"rbac.authorization.k8s.io/v1","name":%q,"uid":%q}]},"spec":%s}`,
+			o.resource.GroupVersion(), o.kind, o.name, owner.Name, owner.UID, o.contents)
+		if err := object.UnmarshalJSON([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		objects := dynamic.NewForConfigOrDie(config).Resource(o.resource)
+		if _, err := objects.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		owned, names = append(owned, objects), append(names, o.name)
+	}
+	if err := roles.Delete(t.Context(), owner.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, objects := range owned {
+		storetest.EventuallyDone(t, names[i]+" is deleted with its owner", func(ctx context.Context) (bool, error) {
+			_, err := objects.Get(ctx, names[i], metav1.GetOptions{})
+			return apierrors.IsNotFound(err), nil
 		})
 	}
 }
