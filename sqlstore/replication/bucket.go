@@ -26,9 +26,9 @@ import (
 type folderStore interface {
 	// folders returns the names of the folders, sorted. It fails if the bucket does not answer.
 	folders(ctx context.Context) ([]string, error)
-	// claim makes an object in a folder. It fails with bucket.ErrChanged or fs.ErrExist if it is there, and with
-	// ErrUnconditional if nothing can tell.
-	claim(ctx context.Context, folder, name string) error
+	// claim makes an object in a folder. It fails with bucket.ErrChanged or fs.ErrExist if another claimant has made it,
+	// and with ErrUnconditional if nothing can tell. It may be called again after another error.
+	claim(ctx context.Context, folder, name, claimant string) error
 	// client returns what reads and writes one folder.
 	client(folder string) litestream.ReplicaClient
 }
@@ -81,7 +81,7 @@ func (d directory) folders(context.Context) ([]string, error) {
 }
 
 // claim implements folderStore.
-func (d directory) claim(_ context.Context, folder, name string) error {
+func (d directory) claim(_ context.Context, folder, name, _ string) error {
 	file, err := os.OpenFile(filepath.Join(string(d), folder, name), os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -153,11 +153,21 @@ func (p s3Place) folders(ctx context.Context) ([]string, error) {
 }
 
 // claim implements folderStore.
-func (p s3Place) claim(ctx context.Context, folder, name string) error {
+func (p s3Place) claim(ctx context.Context, folder, name, claimant string) error {
 	if err := NewLeaseObject(p.Client).Probe(ctx); err != nil {
 		return err
 	}
-	_, err := p.In(folder).Replace(ctx, name, nil, "")
+	_, err := p.In(folder).Replace(ctx, name, []byte(claimant), "")
+	if errors.Is(err, bucket.ErrChanged) { // it may be its own, whose answer was lost
+		body, _, readErr := p.In(folder).Get(ctx, name, 0, 0)
+		if readErr != nil {
+			return readErr
+		}
+		text, readErr := io.ReadAll(body)
+		if readErr = errors.Join(readErr, body.Close()); readErr != nil || string(text) == claimant {
+			return readErr
+		}
+	}
 	return err
 }
 
