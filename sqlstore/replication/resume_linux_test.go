@@ -1,6 +1,7 @@
 package replication_test
 
 import (
+	"bufio"
 	"bytes"
 	"database/sql"
 	"encoding/binary"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/superfly/ltx"
 
@@ -321,6 +323,82 @@ func TestResume_ContinuesTheFolder(t *testing.T) {
 			expectCopy(t, standby, path)
 		})
 	}
+}
+
+// TestResume_LosesNothingThroughKills kills a process at random moments, again and again, some of them without the
+// bucket. The bucket has what was acknowledged each time, and a standby's copy goes on.
+func TestResume_LosesNothingThroughKills(t *testing.T) {
+	s, path := faultyS3(t), migrated(t)
+	run(t, path, func(r *replicated) { r.fill(t, "first", 4) })
+	standby := follow(t)
+	kills := 12
+	if testing.Short() {
+		kills = 3
+	}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // moments
+	var acknowledged []string
+	for i := range kills {
+		kill, out := startReplicating(t, path, "acknowledged")
+		ended := make(chan []string)
+		go func() {
+			var names []string
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				names = append(names, lines.Text())
+			}
+			ended <- names
+		}()
+		time.Sleep(time.Duration(100+random.IntN(500)) * time.Millisecond)
+		if i%3 == 2 {
+			s.away.Store(true)
+			time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+		}
+		kill()
+		s.away.Store(false)
+		acknowledged = append(acknowledged, <-ended...)
+		followNewest(t, standby)
+		there := namesIn(t, restore(t, s3URL, latest(t, s3URL)))
+		for _, name := range acknowledged {
+			if !there[name] {
+				t.Fatalf("kill %d: %s is lost", i, name)
+			}
+		}
+	}
+	run(t, path, func(*replicated) {})
+	t.Logf("%d commits were acknowledged, %d bytes uploaded, %d folders", len(acknowledged), s.uploaded.Load(),
+		len(copiesThere(t)))
+	if len(acknowledged) < kills || len(copiesThere(t)) > 2 {
+		t.Error("the processes did not serve, or begin folders")
+	}
+	expectRestored(t, s3URL, path)
+	followNewest(t, standby)
+	expectCopy(t, standby, path)
+}
+
+// namesIn returns the names of the objects in a database.
+func namesIn(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	db, err := sql.Open("sqlite", migrations.SQLiteDSN(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(t.Context(), "SELECT name FROM current_objects")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	names := map[string]bool{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		names[name] = true
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // TestResume_BeginsAFolderWhereItDoesNotFit has others change the copy, or the database, while the process does not
