@@ -6,10 +6,8 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -536,33 +534,6 @@ func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 			followNewest(t, standby)
 			expectCopy(t, standby, path)
 		})
-	}
-}
-
-// rollBack puts the files of a directory back in place, so that each is the same one.
-func rollBack(t *testing.T, path, older string) {
-	t.Helper()
-	if err := errors.Join(os.RemoveAll(path+".replication"), os.Truncate(path, 0)); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{path + "-wal", path + "-shm"} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
-	entries, err := os.ReadDir(older)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		to := filepath.Join(filepath.Dir(path), entry.Name())
-		if entry.IsDir() {
-			if err := os.CopyFS(to, os.DirFS(filepath.Join(older, entry.Name()))); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		copyFile(t, filepath.Join(older, entry.Name()), to)
 	}
 }
 
