@@ -154,19 +154,24 @@ func (p s3Place) folders(ctx context.Context) ([]string, error) {
 
 // claim implements folderStore.
 func (p s3Place) claim(ctx context.Context, folder, name, claimant string) error {
-	if err := NewLeaseObject(p.Client).Probe(ctx); err != nil {
+	in := p.In(folder)
+	for i := range 2 { // the second write must fail
+		_, err := in.Replace(ctx, name, []byte(claimant), "")
+		switch {
+		case err == nil && i == 1 || errors.Is(err, errors.ErrUnsupported):
+			return ErrUnconditional
+		case err != nil && !errors.Is(err, bucket.ErrChanged):
+			return err
+		}
+	}
+	// After the loss of an answer it may be this claimant's.
+	body, _, err := in.Get(ctx, name, 0, 0)
+	if err != nil {
 		return err
 	}
-	_, err := p.In(folder).Replace(ctx, name, []byte(claimant), "")
-	if errors.Is(err, bucket.ErrChanged) { // it may be its own, whose answer was lost
-		body, _, readErr := p.In(folder).Get(ctx, name, 0, 0)
-		if readErr != nil {
-			return readErr
-		}
-		text, readErr := io.ReadAll(body)
-		if readErr = errors.Join(readErr, body.Close()); readErr != nil || string(text) == claimant {
-			return readErr
-		}
+	text, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err == nil && string(text) != claimant {
+		err = bucket.ErrChanged
 	}
 	return err
 }

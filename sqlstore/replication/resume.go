@@ -295,22 +295,34 @@ func (s *session) stop() error {
 // must be what that process has copied: no other one has gone on in it, nor begun a later one, and no file is missing.
 func (c *copier) resume(ctx context.Context, folders []string) (*folder, error) {
 	name := c.before.Name
-	if name == "" || len(folders) == 0 || folders[len(folders)-1] != name {
+	if name == "" {
 		return nil, nil
+	}
+	refuse := func(reason string) (*folder, error) {
+		c.logger.WarnContext(ctx, "replication: the folder is not continued, and a copy of the whole database is begun",
+			"folder", name, "reason", reason)
+		return nil, nil
+	}
+	if len(folders) == 0 || folders[len(folders)-1] != name {
+		return refuse("it is not the last one that is there")
 	}
 	f := &folder{client: c.bucket.client(name), checked: time.Now(), changed: true}
 	there, err := scan(ctx, f.client)
 	if err != nil {
 		return nil, err
 	}
-	if there.Last == 0 || there.HasHole() || there.Last > uint64(c.session.resumed.MaxTXID) {
-		return nil, nil
+	switch {
+	case there.Last == 0 || there.HasHole():
+		return refuse("files are missing in it")
+	case there.Last > uint64(c.session.resumed.MaxTXID):
+		return refuse("it has later transactions: an earlier state of the database was put back, or a clone of it serves")
 	}
-	err = c.bucket.claim(ctx, name, c.before.Claim, c.claimant)
-	if errors.Is(err, bucket.ErrChanged) || errors.Is(err, os.ErrExist) || errors.Is(err, ErrUnconditional) {
-		return nil, nil
-	}
-	if err != nil {
+	switch err = c.bucket.claim(ctx, name, c.before.Claim, c.claimant); {
+	case errors.Is(err, bucket.ErrChanged) || errors.Is(err, os.ErrExist):
+		return refuse("another process continues it: an earlier state of the database was put back, or a clone of it serves")
+	case errors.Is(err, ErrUnconditional):
+		return refuse("the service has no conditional writes, by which clones of a database are told apart")
+	case err != nil:
 		return nil, err
 	}
 	snapshots, err := f.client.LTXFiles(ctx, litestream.SnapshotLevel, 0, false)

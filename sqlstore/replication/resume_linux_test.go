@@ -40,6 +40,8 @@ type s3Faults struct {
 	interrupted        chan struct{}
 	// dropsClaim has it not answer the next claim, which it stores.
 	dropsClaim atomic.Bool
+	// ignoresConditions and refusesConditions are those of writes.
+	ignoresConditions, refusesConditions atomic.Bool
 }
 
 func faultyS3(t *testing.T) *s3Faults {
@@ -62,6 +64,14 @@ func (s *s3Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is noticed
 		s.interrupted <- struct{}{}
 		<-r.Context().Done()
+		return
+	}
+	switch {
+	case s.ignoresConditions.Load():
+		r.Header.Del("If-None-Match")
+		r.Header.Del("If-Match")
+	case s.refusesConditions.Load() && r.Header.Get("If-None-Match") != "":
+		w.WriteHeader(http.StatusNotImplemented)
 		return
 	}
 	if strings.Contains(r.URL.Path, "/continued-") && s.dropsClaim.Swap(false) {
@@ -504,6 +514,8 @@ func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"the bucket ignores conditions": func(_ *testing.T, _, _ string, s *s3Faults) { s.ignoresConditions.Store(true) },
+		"the bucket has no conditions":  func(_ *testing.T, _, _ string, s *s3Faults) { s.refusesConditions.Store(true) },
 		"what was kept was lost in part": func(t *testing.T, path, _ string, _ *s3Faults) {
 			if err := os.WriteFile(path+".replication/pages", nil, 0o600); err != nil {
 				t.Fatal(err)
