@@ -106,7 +106,7 @@ func (r *replicated) fill(t *testing.T, prefix string, n int) {
 // run replicates the database at path while a function runs, and stops cleanly.
 func run(t *testing.T, path string, use func(*replicated)) {
 	t.Helper()
-	r := replicate(t, path, nil, s3URL)
+	r := replicate(t, path, func(r *replication.Replicator) { r.Sync = true }, s3URL) // without pauses
 	use(r)
 	r.awaitCopies(t)
 	r.stop()
@@ -436,6 +436,21 @@ func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 		},
 		"the directory was rolled back to a stop": func(t *testing.T, path, older string, _ *s3Faults) {
 			rollBack(t, path, older)
+		},
+		"the directory was rolled back to a stop, and the folder lacks what came later": func(
+			t *testing.T, path, older string, _ *s3Faults,
+		) {
+			place, last := lastFolder(t)
+			rollBack(t, path, older)
+			all, err := filepath.Glob(path + ".replication/ltx/0/*.ltx")
+			if err != nil || len(all) == 0 {
+				t.Fatal(all, err)
+			}
+			_, left, err := ltx.ParseFilename(filepath.Base(all[len(all)-1]))
+			if err != nil || uint64(left) >= last {
+				t.Fatal(left, last, err)
+			}
+			remove(t, place, 0, uint64(left)+1, last)
 		},
 		"the directory was rolled back to a moment of a process that was killed later": func(
 			t *testing.T, path, older string, _ *s3Faults,
