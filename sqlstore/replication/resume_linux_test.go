@@ -347,15 +347,20 @@ func TestResume_LosesNothingThroughKills(t *testing.T) {
 	var acknowledged []string
 	for i := range kills {
 		kill, out := startReplicating(t, path, "acknowledged")
-		ended := make(chan []string)
+		begun, ended := make(chan struct{}), make(chan []string)
 		go func() {
 			var names []string
 			for lines := bufio.NewScanner(out); lines.Scan(); {
-				names = append(names, lines.Text())
+				if names = append(names, lines.Text()); len(names) == 1 {
+					close(begun)
+				}
 			}
 			ended <- names
 		}()
-		time.Sleep(time.Duration(100+random.IntN(500)) * time.Millisecond)
+		if i%2 == 0 { // otherwise it may not serve yet
+			<-begun
+		}
+		time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
 		if i%3 == 2 {
 			s.away.Store(true)
 			time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
@@ -413,7 +418,9 @@ func namesIn(t *testing.T, path string) map[string]bool {
 // run.
 func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 	for name, between := range map[string]func(t *testing.T, path, older string, s *s3Faults){
-		"the folder has lost its last files, which are not on the disk any more": func(t *testing.T, path, _ string, _ *s3Faults) {
+		"the folder has lost its last files, which are not on the disk any more": func(
+			t *testing.T, path, _ string, _ *s3Faults,
+		) {
 			run(t, path, func(r *replicated) {
 				r.commit(t, "merged", 3, 1000)
 				r.awaitCopies(t)
