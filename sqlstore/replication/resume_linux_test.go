@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -343,18 +344,18 @@ func TestResume_LosesNothingThroughKills(t *testing.T) {
 	if testing.Short() {
 		kills = 3
 	}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // moments
+	random := rand.New(rand.NewPCG(1, 2))
 	var acknowledged []string
 	for i := range kills {
 		kill, out := startReplicating(t, path, "acknowledged")
 		begun, ended := make(chan struct{}), make(chan []string)
 		go func() {
+			begin := sync.OnceFunc(func() { close(begun) })
 			var names []string
-			for lines := bufio.NewScanner(out); lines.Scan(); {
-				if names = append(names, lines.Text()); len(names) == 1 {
-					close(begun)
-				}
+			for lines := bufio.NewScanner(out); lines.Scan(); begin() {
+				names = append(names, lines.Text())
 			}
+			begin()
 			ended <- names
 		}()
 		if i%2 == 0 { // otherwise it may not serve yet
