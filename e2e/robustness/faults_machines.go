@@ -26,6 +26,20 @@ func machineFaults() []Fault {
 				holder.Kill()
 				return errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder))
 			}},
+		{Name: "kill -9 of the machine that serves; it is started again at once, and kill -9 once its copy is complete",
+			Inject: func(ctx context.Context, e *Env) error {
+				holder, _, _, _ := e.both()
+				holder.Kill()
+				// It continues the copy: a complete one would take as long as the database is large.
+				err := errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder), e.AwaitWrites(ctx, calm), e.Pause(ctx, copied))
+				if err != nil {
+					return err
+				}
+				if strings.Contains(holder.Server.Log(), "the folder is not continued") {
+					return fmt.Errorf("%s begins another copy", holder.Name)
+				}
+				return e.crash(ctx, func(*Replica) error { return nil })
+			}},
 		{Name: "kill -9 of the machine that serves; it comes back with an empty disk",
 			Inject: func(ctx context.Context, e *Env) error {
 				return e.crash(ctx, (*Replica).wipe)
@@ -93,6 +107,28 @@ func machineFaults() []Fault {
 					return fmt.Errorf("%s does not say that its disk was rolled back", holder.Name)
 				}
 				return nil
+			}},
+		{Name: "the bucket loses a change of the copy, and the machine that serves an earlier snapshot of its disk",
+			Inject: func(ctx context.Context, e *Env) error {
+				holder, _, path, _ := e.both()
+				earlier, last := e.TB.TempDir(), e.TB.TempDir()
+				err := errors.Join(holder.Suspend(), copyDatabase(holder.Config.Dir, earlier), holder.Resume())
+				path.Lose()
+				err = errors.Join(err, e.AwaitWrites(ctx, calm), e.Pause(ctx, copied))
+				holder.Kill()
+				err = errors.Join(err, copyDatabase(holder.Config.Dir, last), copyDatabase(earlier, holder.Config.Dir),
+					holder.Start(ctx))
+				if err != nil {
+					return err
+				}
+				err = await(ctx, holder.Name+" refuses to serve", func(context.Context) error {
+					if !strings.Contains(holder.Server.Log(), "and has commits that this server does not have") {
+						return errors.New("it does not say so")
+					}
+					return nil
+				})
+				holder.Kill()
+				return errors.Join(err, copyDatabase(last, holder.Config.Dir), holder.Start(ctx), e.awaitHolder(ctx, holder))
 			}},
 		{Name: "SIGTERM of the machine that serves", Inject: func(ctx context.Context, e *Env) error {
 			holder, _, _, _ := e.both()

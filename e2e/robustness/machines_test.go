@@ -86,6 +86,23 @@ var seededMachines = []struct {
 		},
 	},
 	{
+		name:  "a server that continues a copy without what has changed since",
+		kind:  MachinesSync,
+		edits: []edit{{"sqlstore/replication/resume.go", " || [sumSize]byte(known[begin:]) != sumOf(page)", ""}},
+		inject: func(ctx context.Context, e *Env, faulty string) error {
+			holder, _, _, _ := e.both()
+			holder.Kill()
+			holder.Config.Program = faulty
+			err := errors.Join(holder.Start(ctx), e.awaitHolder(ctx, holder), e.AwaitWrites(ctx, calm), e.Pause(ctx, copied))
+			if err != nil {
+				return err
+			}
+			loss := e.recorder.Lose()
+			holder.Kill()
+			return errors.Join(e.takesOver(ctx, loss), e.AwaitWrites(ctx, calm))
+		},
+	},
+	{
 		name:  "a takeover without an epoch",
 		edits: []edit{{"sqlstore/sqlite/lineage.go", `case isLeft || stored == "":`, `case isLeft || stored != "":`}},
 		inject: func(ctx context.Context, e *Env, faulty string) error {

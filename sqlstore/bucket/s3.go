@@ -133,6 +133,8 @@ func (c *Client) explain(name string, err error) error {
 		}
 	case http.StatusPreconditionFailed, http.StatusConflict:
 		err = ErrChanged
+	case http.StatusNotImplemented:
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	return fmt.Errorf("s3://%s: %w", strings.TrimSuffix(c.bucket+"/"+c.prefix+name, "/"), err)
 }
@@ -183,8 +185,8 @@ func (c *Client) Put(ctx context.Context, name string, r io.Reader) (size int64,
 }
 
 // Replace replaces the object that has an ETag, or makes it if the ETag is empty, and returns the new
-// ETag. It fails with ErrChanged if the object has another ETag. After any other error it is not known
-// what was written.
+// ETag. It fails with ErrChanged if the object has another ETag, and with errors.ErrUnsupported if the service has no
+// conditional writes. After any other error it is not known what was written.
 func (c *Client) Replace(ctx context.Context, name string, content []byte, etag string) (string, error) {
 	var options minio.PutObjectOptions
 	if etag == "" {

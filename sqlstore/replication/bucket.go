@@ -26,9 +26,9 @@ import (
 type folderStore interface {
 	// folders returns the names of the folders, sorted. It fails if the bucket does not answer.
 	folders(ctx context.Context) ([]string, error)
-	// claim makes an object in a folder. It fails with bucket.ErrChanged or fs.ErrExist if it is there, and with
-	// ErrUnconditional if nothing can tell.
-	claim(ctx context.Context, folder, name string) error
+	// claim makes an object in a folder. It fails with bucket.ErrChanged or fs.ErrExist if another claimant has made it,
+	// and with ErrUnconditional if nothing can tell. It may be called again after another error.
+	claim(ctx context.Context, folder, name, claimant string) error
 	// client returns what reads and writes one folder.
 	client(folder string) litestream.ReplicaClient
 }
@@ -81,7 +81,7 @@ func (d directory) folders(context.Context) ([]string, error) {
 }
 
 // claim implements folderStore.
-func (d directory) claim(_ context.Context, folder, name string) error {
+func (d directory) claim(_ context.Context, folder, name, _ string) error {
 	file, err := os.OpenFile(filepath.Join(string(d), folder, name), os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -153,11 +153,26 @@ func (p s3Place) folders(ctx context.Context) ([]string, error) {
 }
 
 // claim implements folderStore.
-func (p s3Place) claim(ctx context.Context, folder, name string) error {
-	if err := NewLeaseObject(p.Client).Probe(ctx); err != nil {
+func (p s3Place) claim(ctx context.Context, folder, name, claimant string) error {
+	in := p.In(folder)
+	for i := range 2 { // the second write must fail
+		_, err := in.Replace(ctx, name, []byte(claimant), "")
+		switch {
+		case err == nil && i == 1 || errors.Is(err, errors.ErrUnsupported):
+			return ErrUnconditional
+		case err != nil && !errors.Is(err, bucket.ErrChanged):
+			return err
+		}
+	}
+	// After the loss of an answer it may be this claimant's.
+	body, _, err := in.Get(ctx, name, 0, 0)
+	if err != nil {
 		return err
 	}
-	_, err := p.In(folder).Replace(ctx, name, nil, "")
+	text, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err == nil && string(text) != claimant {
+		err = bucket.ErrChanged
+	}
 	return err
 }
 

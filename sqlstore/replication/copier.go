@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -49,10 +50,9 @@ type copier struct {
 	// needed is the last file of the backlog that neither copying nor merging needs; math.MaxUint64 if the destination
 	// needs none. It needs all at first: the first one has the whole database.
 	needed atomic.Uint64
-	// before is the folder of the process before; empty when it has been looked at. isCopied is true if that process has
-	// closed the database, so that there may be a copy of it that another process has.
-	before   string
-	isCopied bool
+	// before is the folder of the process before; empty when it has been looked at. claimant is random.
+	before   resumeFolder
+	claimant string
 }
 
 // folder is what a copier writes to.
@@ -77,7 +77,8 @@ type folder struct {
 }
 
 func newCopier(d *destination, s *session) *copier {
-	return &copier{destination: d, session: s, captured: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
+	return &copier{destination: d, session: s, captured: make(chan struct{}, 1), begun: make(chan struct{}, 1),
+		claimant: rand.Text()}
 }
 
 // position returns the last file of the backlog that may be deleted.
@@ -196,8 +197,8 @@ func (c *copier) begin(ctx context.Context) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := c.before
-	c.before = ""
+	name := c.before.Name
+	c.before = resumeFolder{}
 	if f != nil {
 		before = before[:len(before)-1]
 	} else {

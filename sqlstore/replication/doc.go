@@ -19,8 +19,9 @@
 //
 // Invariant: one process at a time writes to a folder, and what it adds follows on all that is there. So a
 // database that was replaced, which is in another epoch, or a second machine, can't mix its changes into those of
-// another one. Whether the process before has ended is known by the lock, on the same boot of the system; or it has
-// stopped cleanly, and then one process alone may claim the folder, because there may be clones of the machine.
+// another one. Whether the process before has ended is known by the lock, on the same boot of the system, or it has
+// stopped cleanly. It has also left the name of an object that one process alone can make in the folder, since the disk
+// may have been cloned or put back: without that object nothing is added.
 //
 // A COMMIT that fails ends the attachment, because its frames may be captured, and SQLite overwrites them. A
 // destination begins a new folder also when it misses changes, because it was away for longer than the backlog

@@ -2,7 +2,10 @@ package replication_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/http/httptest"
 	"os"
 	"path"
 	"path/filepath"
@@ -212,6 +215,93 @@ func TestRun_DoesNotServeADirectoryThatWasRolledBack(t *testing.T) {
 	}
 	if !h.logs(fmt.Sprintf("database=%d acknowledged=%d", last-2, last)) {
 		t.Errorf("it does not say both revisions: %s", h.logged.text.String())
+	}
+}
+
+// rollBack puts the files of a directory back in place, so that each is the same one.
+func rollBack(t *testing.T, path, older string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(path+".replication"), os.Truncate(path, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path + "-wal", path + "-shm"} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(older)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		to := filepath.Join(filepath.Dir(path), entry.Name())
+		if entry.IsDir() {
+			if err := os.CopyFS(to, os.DirFS(filepath.Join(older, entry.Name()))); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		copyFile(t, filepath.Join(older, entry.Name()), to)
+	}
+}
+
+// TestRun_LosesNothingToTwoAdversaries: the holder crashes, its directory is kept or put back to an earlier moment, and
+// the bucket lies. When the holder is started again, it serves everything that was acknowledged, or refuses because
+// neither the directory nor the bucket has it; then the other host takes over with everything.
+func TestRun_LosesNothingToTwoAdversaries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	for _, isRolledBack := range []bool{false, true} {
+		for _, bucketFault := range []string{"nothing", "a hole", "the tail", "stale lists", "refused writes"} {
+			t.Run(fmt.Sprintf("rolled back %v, %s", isRolledBack, bucketFault), func(t *testing.T) {
+				l := &liar{
+					service: storetest.NewS3(t, "copies"), lists: map[string]*httptest.ResponseRecorder{},
+					staleLists: bucketFault == "stale lists", refuses: bucketFault == "refused writes",
+				}
+				storetest.ServeS3Here(t, l)
+				a, b, earlier := newHost(t), newHost(t), t.TempDir()
+				a.waits, b.waits = true, true
+				a.start(t)
+				a.commit(t, "before")
+				a.awaitPosition(t)
+				copyDir(t, filepath.Dir(a.path), earlier)
+				for i := range 8 {
+					a.commit(t, fmt.Sprint("acknowledged-", i))
+				}
+				a.awaitPosition(t)
+				a.crash(t)
+				names, s := level0(t), readLease(t)
+				lost := map[string]string{"a hole": names[len(names)/2], "the tail": names[len(names)-1]}[bucketFault]
+				deleteObjects(t, func(key string) bool { return lost != "" && key == "one/"+s.Folder+"/ltx/0/"+lost })
+				if isRolledBack {
+					rollBack(t, a.path, earlier)
+				}
+				a.crashed.Store(false)
+				a.start(t)
+				if isRolledBack && lost != "" {
+					storetest.Eventually(t, "it refuses", func() bool {
+						if len(a.serving) > 0 {
+							t.Fatal("it serves without what was acknowledged")
+						}
+						return a.logs("does not serve, and has commits that this server does not have")
+					})
+					return
+				}
+				a.commit(t, "again")
+				b.start(t)
+				storetest.Eventually(t, "b has a copy", func() bool { return b.logs("has a copy") })
+				a.commit(t, "last")
+				a.awaitPosition(t)
+				a.crash(t)
+				b.commit(t, "by-b")
+				for _, name := range []string{"before", "acknowledged-0", "acknowledged-7", "again", "last"} {
+					if !b.has(t, name) {
+						t.Errorf("%s is lost", name)
+					}
+				}
+			})
+		}
 	}
 }
 

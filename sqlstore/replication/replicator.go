@@ -359,10 +359,9 @@ type session struct {
 	began               func(ctx context.Context, folder string) error
 	// sums has what the backlog has.
 	sums *pageSums
-	// resumed is the last file that the process before has captured; 0 if this one does not go on from there. The
-	// database had resumedPages pages then.
-	resumed      ltx.TXID
-	resumedPages uint32
+	// resumed is the header of the last file that the process before has captured; zero if this one does not go on from
+	// there.
+	resumed ltx.Header
 	// pause is the time between two captures, and mergePause that between two merges.
 	pause, mergePause time.Duration
 
@@ -395,7 +394,7 @@ func openSession(ctx context.Context, r *Replicator, before *resumeState) (_ *se
 		db: newDB(r.path, r.logger), committed: r.committed, revision: &r.revision, hasNoSpace: &r.hasNoSpace,
 		dropped: &r.dropped,
 		isFull:  r.isFull, began: r.Began, pause: captureInterval, mergePause: r.mergePause,
-		resumeState: resumeState{Lock: r.lock, Epoch: r.epoch, Folders: map[string]string{}},
+		resumeState: resumeState{Lock: r.lock, Epoch: r.epoch, Folders: map[string]resumeFolder{}},
 	}
 	if r.Sync {
 		s.pause = 0 // a commit waits for the one before
@@ -419,7 +418,7 @@ func openSession(ctx context.Context, r *Replicator, before *resumeState) (_ *se
 	for _, d := range r.destinations {
 		c := newCopier(d, s)
 		if before != nil {
-			c.before, c.isCopied = before.Folders[d.name], before.Stopped
+			c.before = before.Folders[d.name]
 			s.resumeState.Folders[d.name] = c.before
 		}
 		s.copies = append(s.copies, c)
@@ -576,8 +575,8 @@ func (s *session) capture(ctx context.Context) error {
 	}
 	for ; next <= last.TXID; next++ {
 		path := s.db.LTXPath(0, next, next)
-		if next == s.resumed+1 && s.resumed > 0 {
-			if err := s.sums.removeKnown(path, s.resumedPages); err != nil {
+		if next == s.resumed.MaxTXID+1 && next > 1 {
+			if err := s.sums.removeKnown(path, s.resumed); err != nil {
 				return err
 			}
 		}

@@ -2,10 +2,12 @@ package replication
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -20,13 +22,22 @@ import (
 // resumeState is what a process leaves beside the backlog, for the next one to go on in its folders.
 type resumeState struct {
 	// Lock is the identity of the database's lock that the process has. It is compared unless Stopped is true: then
-	// the process has closed the database, and nothing was committed that the backlog does not have.
+	// the process has closed the database, and uploads nothing any more.
 	Lock    string `json:"lock"`
 	Stopped bool   `json:"stopped"`
 	// Epoch is that of the database.
 	Epoch string `json:"epoch"`
 	// Folders are the current ones of the destinations, by their URLs.
-	Folders map[string]string `json:"folders"`
+	Folders map[string]resumeFolder `json:"folders"`
+}
+
+// resumeFolder is a folder that the next process may go on in.
+type resumeFolder struct {
+	Name string `json:"name"`
+	// Claim is the name of the object that the process makes in the folder before it does. It is random, and the next one
+	// finds another one here. Of two processes that have this state, since the disk was cloned or put back to an earlier
+	// moment, one alone makes the object.
+	Claim string `json:"claim"`
 }
 
 func resumePath(path string) string { return filepath.Join(path+localSuffix, "resume.json") }
@@ -144,17 +155,20 @@ func (s *pageSums) apply(path string) error {
 	return flush()
 }
 
-// removeKnown removes from the LTX file at path, which has the whole database, the pages that were the same when the
-// database had a number of pages.
-func (s *pageSums) removeKnown(path string, pages uint32) error {
-	known, err := io.ReadAll(io.NewSectionReader(s.file, 0, sumOffset(pages+1)))
+// removeKnown removes from the LTX file at path, which has the whole database, the pages that were the same in the last
+// file of the backlog.
+func (s *pageSums) removeKnown(path string, last ltx.Header) error {
+	known, err := io.ReadAll(io.NewSectionReader(s.file, 0, sumOffset(last.Commit+1)))
 	if err != nil {
 		return err
 	}
-	_, err = rewrite(path, func(*ltx.Header) {}, func(number uint32, page []byte) bool {
+	h, err := rewrite(path, func(*ltx.Header) {}, func(number uint32, page []byte) bool {
 		begin := sumOffset(number)
-		return number > pages || int64(len(known)) < begin+sumSize || [sumSize]byte(known[begin:]) != sumOf(page)
+		return number > last.Commit || int64(len(known)) < begin+sumSize || [sumSize]byte(known[begin:]) != sumOf(page)
 	})
+	if err == nil && h.PageSize != last.PageSize { // which the files of a folder share
+		err = fmt.Errorf("the database has pages of %d bytes, and had pages of %d", h.PageSize, last.PageSize)
+	}
 	return err
 }
 
@@ -254,15 +268,15 @@ func (s *session) resume(opened int64) error {
 		}
 		s.backlog = append(s.backlog, localFile{id: id, size: info.Size()})
 	}
-	s.resumed, s.resumedPages = last, h.Commit
+	s.resumed = h
 	return nil
 }
 
-// keep notes the current folder of a destination.
+// keep notes the current folder of a destination, before anything else is added to it.
 func (s *session) keep(destination, folder string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.resumeState.Folders[destination] = folder
+	s.resumeState.Folders[destination] = resumeFolder{Name: folder, Claim: "continued-" + rand.Text()}
 	return s.resumeState.write(s.db.Path())
 }
 
@@ -280,26 +294,36 @@ func (s *session) stop() error {
 // resume goes on in the folder of the process before, which is the last one of folders if it returns any. What is there
 // must be what that process has copied: no other one has gone on in it, nor begun a later one, and no file is missing.
 func (c *copier) resume(ctx context.Context, folders []string) (*folder, error) {
-	name := c.before
-	if name == "" || len(folders) == 0 || folders[len(folders)-1] != name {
+	name := c.before.Name
+	if name == "" {
 		return nil, nil
+	}
+	refuse := func(reason string) (*folder, error) {
+		c.logger.WarnContext(ctx, "replication: the folder is not continued, and a copy of the whole database is begun",
+			"folder", name, "reason", reason)
+		return nil, nil
+	}
+	if len(folders) == 0 || folders[len(folders)-1] != name {
+		return refuse("it is not the last one that is there")
 	}
 	f := &folder{client: c.bucket.client(name), checked: time.Now(), changed: true}
 	there, err := scan(ctx, f.client)
 	if err != nil {
 		return nil, err
 	}
-	if there.Last == 0 || there.HasHole() || there.Last > uint64(c.session.resumed) {
-		return nil, nil
+	switch {
+	case there.Last == 0 || there.HasHole():
+		return refuse("files are missing in it")
+	case there.Last > uint64(c.session.resumed.MaxTXID):
+		return refuse("it has later transactions: an earlier state of the database was put back, or a clone of it serves")
 	}
-	if c.isCopied { // the database may have been copied after the stop, and another process goes on from that
-		err := c.bucket.claim(ctx, name, "continued-"+ltx.TXID(there.Last).String())
-		if errors.Is(err, bucket.ErrChanged) || errors.Is(err, os.ErrExist) || errors.Is(err, ErrUnconditional) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+	switch err = c.bucket.claim(ctx, name, c.before.Claim, c.claimant); {
+	case errors.Is(err, bucket.ErrChanged) || errors.Is(err, os.ErrExist):
+		return refuse("another process continues it: an earlier state of the database was put back, or a clone of it serves")
+	case errors.Is(err, ErrUnconditional):
+		return refuse("the service has no conditional writes, by which clones of a database are told apart")
+	case err != nil:
+		return nil, err
 	}
 	snapshots, err := f.client.LTXFiles(ctx, litestream.SnapshotLevel, 0, false)
 	if err != nil {
