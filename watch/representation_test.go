@@ -293,8 +293,8 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := set.find(format).queued; n != 0 || c.Bytes() > budget {
-			t.Errorf("of an evicted one %d bytes are counted, of all %d", n, c.Bytes())
+		if n := set.find(format).queued; n != nil || c.Bytes() > budget {
+			t.Errorf("of an evicted one %v bytes are counted, of all %d", n, c.Bytes())
 		}
 	})
 }

@@ -474,7 +474,7 @@ func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot 
 	if l.limit == 0 {
 		if l.format != nil { // values may be encrypted though nothing is any more, by a configuration that lacks their key
 			for e := range candidates {
-				if p.isEncrypted = encoding.IsWrapped(e.Value()); p.isEncrypted {
+				if p.isEncrypted = encoding.HasWrapped(e); p.isEncrypted {
 					break
 				}
 			}
@@ -538,7 +538,7 @@ func (s *lister) finishPage(
 			}
 		}
 	}
-	p.isEncrypted = slices.ContainsFunc(picked, func(item selected) bool { return encoding.IsWrapped(item.entry.Value()) })
+	p.isEncrypted = slices.ContainsFunc(picked, func(item selected) bool { return encoding.HasWrapped(item.entry) })
 	key := l.path
 	if last != nil {
 		key += joinName(last.Namespace, last.Name)

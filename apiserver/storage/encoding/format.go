@@ -135,7 +135,9 @@ func (s *Serializer) makeStored(ctx context.Context, e *watch.Entry) (watch.Repr
 		return watch.Representation{}, err
 	}
 	r := newJSON(data)
-	r.Shared = e.Holds(data)
+	if s.isStored(e) {
+		e.Share(&r)
+	}
 	return r, nil
 }
 
