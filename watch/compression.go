@@ -30,9 +30,9 @@ const (
 	maxPercent = 75
 	// A text that takes more than one in wellFraction of its size may get a new dictionary.
 	wellFraction = 8
-	// batchTexts is how many texts are compressed together, and batchDictionaries how many new dictionaries they get at
-	// most.
-	batchTexts        = 64
+	// batchBytes is about how many bytes of each kind are compressed together, and batchDictionaries how many new
+	// dictionaries they get at most.
+	batchBytes        = 448 << 10
 	batchDictionaries = 2
 	// uncompressedBytes is how many bytes of new texts the feed compresses before the next check.
 	uncompressedBytes = 16 << 20
@@ -65,8 +65,8 @@ func newText(data []byte) *text {
 
 func (t *text) isCompressed() bool { return len(t.held) < int(t.size) }
 
-// bytes returns the text. Nobody writes to it.
-func (t *text) bytes() []byte {
+// bytes returns the text. Nobody writes to it. A text that is compressed is written to buffer if that has the capacity.
+func (t *text) bytes(buffer []byte) []byte {
 	if !t.isCompressed() {
 		return t.held
 	}
@@ -74,7 +74,7 @@ func (t *text) bytes() []byte {
 	if t.dictionary != nil {
 		decoder = t.dictionary.decoder
 	}
-	data, err := decoder.Decode(nil, t.held)
+	data, err := decoder.Decode(buffer[:cap(buffer)], t.held)
 	if err != nil || crc32.Checksum(data, castagnoli) != t.sum {
 		panic("watch: a compressed text is damaged in memory")
 	}
@@ -123,13 +123,13 @@ type uncompressed struct {
 	store      func(*text)
 }
 
-// add adds the next text. It returns how many texts the next flush compresses more.
+// add adds the next text. It returns how many bytes the next flush compresses more.
 func (c *compression) add(t *text, store func(*text)) int {
 	switch {
 	case t.isFinal || t.size < minCompressed:
 	case !t.isCompressed() || t.dictionary != nil && t.dictionary.isUnused:
-		c.batch = append(c.batch, &uncompressed{data: t.bytes(), dictionary: c.nearest, store: store})
-		return 1
+		c.batch = append(c.batch, &uncompressed{data: t.bytes(nil), dictionary: c.nearest, store: store})
+		return int(t.size)
 	default:
 		c.count(t)
 		c.nearest = t.dictionary
@@ -236,14 +236,14 @@ func (f *Feed) compress(ctx context.Context) {
 	dictionaries := 0 // of representations
 	for rc, records := range f.state.trees() {
 		kinds := map[*Format]*compression{nil: {used: map[*dictionary]int{}}} // nil for the values
-		waiting := 0
+		waiting, begin := 0, time.Now()
 		flush := func() bool {
-			begin := time.Now()
 			for _, c := range kinds {
 				c.flush()
 			}
-			waiting = 0
-			return sleep(ctx, pauseFactor*time.Since(begin))
+			ok := sleep(ctx, pauseFactor*time.Since(begin))
+			waiting, begin = 0, time.Now()
+			return ok
 		}
 		records.Ascend(func(e *Entry) bool {
 			if v := e.value.Load(); v != nil {
@@ -258,7 +258,7 @@ func (f *Feed) compress(ctx context.Context) {
 					waiting += kinds[n.format].add(r.asText(), func(t *text) { f.representations.replace(n, r, t) })
 				}
 			}
-			return waiting < batchTexts*len(kinds) || flush()
+			return waiting < batchBytes*len(kinds) || flush()
 		})
 		if !flush() {
 			return

@@ -17,9 +17,12 @@ import (
 func compressed(texts []string) []*text {
 	c := compression{used: map[*dictionary]int{}}
 	held := make([]*text, len(texts))
+	waiting := 0
 	for i, data := range texts {
-		if c.add(newText([]byte(data)), func(t *text) { held[i] = t }); len(c.batch) == batchTexts {
+		held[i] = newText([]byte(data))
+		if waiting += c.add(held[i], func(t *text) { held[i] = t }); waiting >= batchBytes {
 			c.flush()
+			waiting = 0
 		}
 	}
 	c.flush()
@@ -44,8 +47,8 @@ func TestText_IsReadAsItWas(t *testing.T) {
 		bytes := 0
 		for i, x := range held[:200] {
 			bytes += len(x.held)
-			if string(x.bytes()) != texts[i] {
-				t.Fatalf("%d: %.50q is %.50q", i, texts[i], x.bytes())
+			if string(x.bytes(nil)) != texts[i] {
+				t.Fatalf("%d: %.50q is %.50q", i, texts[i], x.bytes(nil))
 			}
 		}
 		for d := range dictionaries(held[:200]) {
@@ -63,7 +66,7 @@ func TestText_IsNotReadByAnotherDictionary(t *testing.T) {
 	_, texts := podTexts(100, 1)
 	x := *compressed(texts)[3]
 	data := bytes.Clone(x.dictionary.data)
-	if !strings.Contains(string(x.bytes()), `"phase":"Running"`) {
+	if !strings.Contains(string(x.bytes(nil)), `"phase":"Running"`) {
 		t.Fatal("it is not a Pod")
 	}
 	other := *x.dictionary
@@ -74,10 +77,10 @@ func TestText_IsNotReadByAnotherDictionary(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s: it is read as %.50q", name, x.bytes())
+					t.Errorf("%s: it is read as %.50q", name, x.bytes(nil))
 				}
 			}()
-			x.bytes()
+			x.bytes(nil)
 		}()
 	}
 }
@@ -225,7 +228,7 @@ func BenchmarkText(b *testing.B) {
 		b.Run("decode/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				_ = held[i%len(held)].bytes()
+				_ = held[i%len(held)].bytes(nil)
 			}
 		})
 	}

@@ -84,7 +84,7 @@ func eventOf(c sqlstore.Change) Event {
 // decompressed by each call.
 func (e *Entry) Value() []byte {
 	if v := e.value.Load(); v != nil {
-		return v.bytes()
+		return v.bytes(nil)
 	}
 	return nil
 }
@@ -107,7 +107,9 @@ func (e *Entry) First() byte {
 
 // Share makes the value the Body of a representation, which has the same bytes.
 func (e *Entry) Share(r *Representation) {
-	r.Shared, r.text = true, e.value.Load()
+	if v := e.value.Load(); v != nil {
+		r.Shared, r.text = true, v
+	}
 }
 
 // setValue sets another form of the same value.

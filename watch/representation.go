@@ -33,13 +33,18 @@ type Representation struct {
 	text *text
 }
 
-// open returns the representation with its Body.
-func (r *Representation) open() *Representation {
-	if r == nil || r.text == nil || !r.text.isCompressed() {
+// open returns the representation with its Body, as Get does.
+func (r *Representation) open(buffer *[]byte) *Representation {
+	if r.text == nil || !r.text.isCompressed() {
 		return r
 	}
 	opened := *r
-	opened.Body = r.text.bytes()
+	if buffer == nil {
+		opened.Body = r.text.bytes(nil)
+	} else {
+		*buffer = r.text.bytes(*buffer)
+		opened.Body = *buffer
+	}
 	return &opened
 }
 
@@ -123,13 +128,14 @@ func (s *RepresentationSet) node(format *Format) *node {
 	}
 }
 
-// Get returns a representation that is in memory, or nil.
-func (c *Representations) Get(s *RepresentationSet, format *Format) *Representation {
+// Get returns a representation that is in memory, or nil. Unless buffer is nil, a Body that is held compressed is written
+// to buffer, which grows: its next use overwrites it.
+func (c *Representations) Get(s *RepresentationSet, format *Format, buffer *[]byte) *Representation {
 	if n := s.find(format); n != nil {
 		if r := c.current(n); r != nil {
 			c.hits.Add(1)
 			n.markUsed()
-			return r.open()
+			return r.open(buffer)
 		}
 	}
 	return nil
@@ -168,6 +174,16 @@ func (s *RepresentationSet) Size(format *Format) int {
 		return int(n.size.Load())
 	}
 	return 0
+}
+
+// Marks returns the marks of a representation that is in memory; zeros if it is not.
+func (s *RepresentationSet) Marks(format *Format) (marks [4]int32) {
+	if n := s.find(format); n != nil {
+		if r := n.value.Load(); r != nil {
+			marks = r.Marks
+		}
+	}
+	return marks
 }
 
 func (n *node) markUsed() {
@@ -231,7 +247,7 @@ func (c *Representations) getOrMake(
 		case r != nil:
 			c.hits.Add(1)
 			n.markUsed()
-			return r.open(), nil
+			return r.open(nil), nil
 		case mine:
 			return c.fill(ctx, n, produce, keep)
 		}

@@ -122,7 +122,7 @@ func (s *Serializer) Object(ctx context.Context, e *watch.Entry) (runtime.Object
 // ReadInto decodes an entry into an object that the caller owns.
 func (s *Serializer) ReadInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
 	if !s.mayChange(e) {
-		if r := s.stored.find(s, e); r != nil {
+		if r := s.stored.find(s, e, nil); r != nil {
 			return s.DecodeInto(r.Body, into, e.Revision)
 		}
 	}
