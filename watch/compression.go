@@ -16,13 +16,14 @@ import (
 //
 // What is done instead: beside requests, Feed.checkMemory compresses what is in memory by S2, in the order of keys,
 // against dictionaries. A dictionary is the text of a record nearby: Pods of one owner have neighbouring keys, and are
-// nearly equal. A read decompresses into a slice of the reader's own, and a list one item after the other into the same.
+// nearly equal. A read decompresses into a slice of the reader's own, and a list one item after the other into one
+// buffer.
 //
-// What it relies on: decompression takes less time than what is made of a text. Each text points to its dictionary; what
-// is read must have the checksum of what was compressed (TestText_IsNotReadByAnotherDictionary).
+// What it relies on: decompression takes less time than what is made of a text. Each text points to its dictionary;
+// what is read must have the checksum of what was compressed (TestText_IsNotReadByAnotherDictionary).
 //
-// What it earns: a Pod of 6.8 kB takes 0.5 kB with its share of the dictionary, by S2 alone 3.1, and is read in half the
-// time (BenchmarkText). 20,000 such Pods take 15 MiB, uncompressed 143 (BenchmarkMemory).
+// What it earns: a Pod of 6.8 kB takes 0.5 kB with its share of the dictionary, by S2 alone 3.1, and is read in half
+// the time (BenchmarkText). 20,000 such Pods take 15 MiB, uncompressed 143 (BenchmarkMemory).
 const (
 	// minCompressed is the size in bytes of the least text that is compressed.
 	minCompressed = 1 << 10

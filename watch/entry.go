@@ -80,8 +80,8 @@ func eventOf(c sqlstore.Change) Event {
 	return ev
 }
 
-// Value returns the value of the record; nil if it is not known. Nobody writes to it. A value that is held compressed is
-// decompressed by each call.
+// Value returns the value of the record; nil if it is not known. Nobody writes to it. Each call decompresses a value
+// that is held compressed.
 func (e *Entry) Value() []byte {
 	if v := e.value.Load(); v != nil {
 		return v.bytes(nil)

@@ -42,11 +42,12 @@ func podTexts(n, owners int) (names, texts []string) {
 				fmt.Sprintf("192.168.%d.%d", random.IntN(20), random.IntN(250))
 			token := "kube-api-access-" + text(5, alphanumerics)
 			condition := func(name string, after int) string {
-				return fmt.Sprintf(`{"type":"%s","observedGeneration":1,"status":"True","lastProbeTime":null,"lastTransitionTime":"%s"}`,
-					name, at(after))
+				return fmt.Sprintf(`{"type":"%s","observedGeneration":1,"status":"True","lastProbeTime":null,`+
+					`"lastTransitionTime":"%s"}`, name, at(after))
 			}
 			names = append(names, pod)
-			texts = append(texts, fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"%[1]s","generateName":"%[2]s-%[3]s-",`+
+			texts = append(texts, fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"%[1]s",`+
+				`"generateName":"%[2]s-%[3]s-",`+
 				`"namespace":"ns","uid":"%[4]s","generation":1,"creationTimestamp":"%[5]s","labels":{"app":"%[2]s",`+
 				`"app.kubernetes.io/component":"server","app.kubernetes.io/part-of":"shop","pod-template-hash":"%[3]s"},`+
 				`"annotations":{"prometheus.io/scrape":"true","prometheus.io/port":"9090","checksum/config":"%[6]s"},`+
@@ -65,7 +66,8 @@ func podTexts(n, owners int) (names, texts []string) {
 				`"f:enableServiceLinks":{},"f:restartPolicy":{},"f:schedulerName":{},"f:securityContext":{},`+
 				`"f:terminationGracePeriodSeconds":{}}}},{"manager":"kubelet","operation":"Update","apiVersion":"v1",`+
 				`"time":"%[9]s","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:conditions":{`+
-				`"k:{\"type\":\"ContainersReady\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},`+
+				`"k:{\"type\":\"ContainersReady\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},`+
+				`"f:type":{}},`+
 				`"k:{\"type\":\"Initialized\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},`+
 				`"k:{\"type\":\"Ready\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}}},`+
 				`"f:containerStatuses":{},"f:hostIP":{},"f:hostIPs":{},"f:phase":{},"f:podIP":{},"f:podIPs":{".":{},`+
@@ -80,9 +82,10 @@ func podTexts(n, owners int) (names, texts []string) {
 				`"memory":"256Mi"}},"volumeMounts":[{"name":"config","mountPath":"/etc/%[2]s"},{"name":"%[11]s","readOnly":true,`+
 				`"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"httpGet":{"path":"/healthz",`+
 				`"port":"http","scheme":"HTTP"},"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":3},`+
-				`"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}],`+
-				`"restartPolicy":"Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst","serviceAccountName":"%[2]s",`+
-				`"serviceAccount":"%[2]s","nodeName":"node-%[15]d","securityContext":{},"schedulerName":"default-scheduler",`+
+				`"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File",`+
+				`"imagePullPolicy":"IfNotPresent"}],"restartPolicy":"Always","terminationGracePeriodSeconds":30,`+
+				`"dnsPolicy":"ClusterFirst","serviceAccountName":"%[2]s","serviceAccount":"%[2]s",`+
+				`"nodeName":"node-%[15]d","securityContext":{},"schedulerName":"default-scheduler",`+
 				`"tolerations":[{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute",`+
 				`"tolerationSeconds":300},{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute",`+
 				`"tolerationSeconds":300}],"priority":0,"enableServiceLinks":true,"preemptionPolicy":"PreemptLowerPriority"},`+
@@ -91,8 +94,10 @@ func podTexts(n, owners int) (names, texts []string) {
 				`"containerStatuses":[{"name":"server","state":{"running":{"startedAt":"%[9]s"}},"lastState":{},"ready":true,`+
 				`"restartCount":%[22]d,"image":"registry.example.com/%[12]s/%[2]s:1.%[13]d.0",`+
 				`"imageID":"registry.example.com/%[12]s/%[2]s@sha256:%[23]s","containerID":"containerd://%[24]s","started":true,`+
-				`"resources":{"limits":{"memory":"512Mi"},"requests":{"cpu":"%[13]d0m","memory":"256Mi"}}}],"qosClass":"Burstable"}}`,
-				pod, app, hash, uid(), at(0), digest[:32], ownerUID, managed.String(), at(7), ip, token, image, 1+owner%9, env.String(),
+				`"resources":{"limits":{"memory":"512Mi"},"requests":{"cpu":"%[13]d0m","memory":"256Mi"}}}],`+
+				`"qosClass":"Burstable"}}`,
+				pod, app, hash, uid(), at(0), digest[:32], ownerUID, managed.String(), at(7), ip, token, image,
+				1+owner%9, env.String(),
 				random.IntN(2000), condition("PodReadyToStartContainers", 3), condition("Initialized", 0), condition("Ready", 7),
 				condition("ContainersReady", 7), condition("PodScheduled", 0), host, random.IntN(3), digest, hex(64)))
 		}

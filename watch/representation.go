@@ -128,8 +128,8 @@ func (s *RepresentationSet) node(format *Format) *node {
 	}
 }
 
-// Get returns a representation that is in memory, or nil. Unless buffer is nil, a Body that is held compressed is written
-// to buffer, which grows: its next use overwrites it.
+// Get returns a representation that is in memory, or nil. Unless buffer is nil, a Body that is held compressed is
+// written to buffer, which grows: its next use overwrites it.
 func (c *Representations) Get(s *RepresentationSet, format *Format, buffer *[]byte) *Representation {
 	if n := s.find(format); n != nil {
 		if r := c.current(n); r != nil {
