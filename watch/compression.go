@@ -151,17 +151,11 @@ func (c *compression) flush() {
 	for _, u := range c.batch {
 		u.held = c.encode(u.data, u.dictionary)
 	}
-	rest := c.batch
 	for range batchDictionaries {
-		left := 0
-		rest = slices.DeleteFunc(slices.Clone(rest), func(u *uncompressed) bool {
-			isWell := len(u.held) <= len(u.data)/wellFraction
-			if !isWell {
-				left += len(u.held)
-			}
-			return isWell
+		rest := slices.DeleteFunc(slices.Clone(c.batch), func(u *uncompressed) bool {
+			return len(u.held) <= len(u.data)/wellFraction
 		})
-		if len(rest) == 0 || left <= len(rest[len(rest)/2].data) || !c.addDictionary(rest) {
+		if len(rest) < 2 || !c.addDictionary(rest) {
 			break
 		}
 	}
@@ -171,6 +165,7 @@ func (c *compression) flush() {
 	c.batch = c.batch[:0]
 }
 
+// store has a text held compressed, if that is worth it.
 func (c *compression) store(u *uncompressed) {
 	t := newText(u.data)
 	if len(u.held) <= len(u.data)*maxPercent/100 {
@@ -211,14 +206,14 @@ func (c *compression) addDictionary(texts []*uncompressed) bool {
 
 // encode compresses data against a dictionary; nil: without one.
 func (c *compression) encode(data []byte, d *dictionary) []byte {
-	if d == nil {
-		c.buffer = s2.Encode(c.buffer[:cap(c.buffer)], data)
-		return slices.Clone(c.buffer)
+	encode := s2.Encode
+	if d != nil {
+		if c.encodes != d {
+			c.encoder, c.encodes = s2.MakeDictManual(d.data, 0), d
+		}
+		encode = c.encoder.Encode
 	}
-	if c.encodes != d {
-		c.encoder, c.encodes = s2.MakeDictManual(d.data, 0), d
-	}
-	c.buffer = c.encoder.Encode(c.buffer[:cap(c.buffer)], data)
+	c.buffer = encode(c.buffer, data)
 	return slices.Clone(c.buffer)
 }
 
