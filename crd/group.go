@@ -277,6 +277,7 @@ func (g *group) list(ctx context.Context, options metav1.ListOptions) (apiruntim
 	if err != nil {
 		return nil, storeerr.InterpretListError(err, definitions)
 	}
+	listed.KeepItems()
 	var texts []encoding.Encoded
 	for text, err := range listed.Items {
 		if err != nil {

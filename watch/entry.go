@@ -1,14 +1,7 @@
 package watch
 
 import (
-	"context"
-	"fmt"
-	"slices"
 	"sync/atomic"
-	"time"
-
-	"github.com/google/btree"
-	"github.com/klauspost/compress/s2"
 
 	"byre/sqlstore"
 )
@@ -19,7 +12,7 @@ type Entry struct {
 	sqlstore.Record
 	// Representations are the forms in which readers have shown the record.
 	Representations RepresentationSet
-	value           atomic.Pointer[value]
+	value           atomic.Pointer[text]
 	attributes      atomic.Pointer[sqlstore.Attributes]
 	values          atomic.Pointer[indexValue]
 }
@@ -30,7 +23,7 @@ func NewEntry(r sqlstore.Record) *Entry {
 	e := &Entry{Record: r}
 	e.Record.Value = nil
 	if r.Value != nil {
-		e.value.Store(&value{held: r.Value, size: len(r.Value)})
+		e.value.Store(newText(r.Value))
 	}
 	return e
 }
@@ -87,120 +80,40 @@ func eventOf(c sqlstore.Change) Event {
 	return ev
 }
 
-// Values that nobody reads are held compressed.
-//
-// What upstream does: its watch cache holds decoded objects, which take four times their JSON.
-//
-// What is done instead: once an Options.CheckInterval each record in memory is checked. A value that nobody has read
-// for unreadChecks checks in a row is compressed by S2, which leaves a third of a Pod. From then
-// on each read decompresses it, in about 4 µs, into a slice of the reader's own.
-//
-// What it relies on: S2 decompresses faster than what is made of a value is (BenchmarkValue). Readers get a value by a
-// call, and hold no lock meanwhile; who has got the slice that was held before keeps it
-// (TestValues_AreCompressedBesideReaders).
-//
-// What it earns: two thirds of the values' memory, 560 MB of 100,000 Pods (docs/performance.md).
-const (
-	unreadChecks = 3
-	// minCompressed is the size in bytes of the least value that is compressed.
-	minCompressed = 1 << 10
-	// maxRatio is the largest compressed size, in percent of the value's, that is kept.
-	maxRatio = 75
-	// After each compressBatch values compression pauses, so that it takes a fifth of a processor.
-	compressBatch = 64
-	compressPause = 4 * time.Millisecond
-)
-
-// value is a value as an entry holds it. It is immutable but for unread.
-type value struct {
-	held []byte // compressed if it is shorter than size
-	size int
-	// unread is how many checks have passed since the value was last read.
-	unread atomic.Int64
-}
-
-func (v *value) isCompressed() bool { return len(v.held) < v.size }
-
-// Value returns the value of the record; nil if it is not known. Nobody writes to it.
+// Value returns the value of the record; nil if it is not known. Nobody writes to it. Each call decompresses a value
+// that is held compressed.
 func (e *Entry) Value() []byte {
-	v := e.value.Load()
-	if v == nil {
-		return nil
+	if v := e.value.Load(); v != nil {
+		return v.bytes(nil)
 	}
-	if v.unread.Load() != 0 { // a load first, so that readers do not contend for the cache line
-		v.unread.Store(0)
-	}
-	if !v.isCompressed() {
-		return v.held
-	}
-	text, err := s2.Decode(nil, v.held)
-	if err != nil {
-		panic(fmt.Sprintf("watch: the value of %v at revision %d is damaged in memory: %v", e.Key, e.Revision, err))
-	}
-	return text
+	return nil
 }
 
 // Size returns the length of Value.
 func (e *Entry) Size() int {
 	if v := e.value.Load(); v != nil {
-		return v.size
+		return int(v.size)
 	}
 	return 0
 }
 
-// Holds reports whether data is what the entry itself holds, and not a copy of it.
-func (e *Entry) Holds(data []byte) bool {
-	v := e.value.Load()
-	return v != nil && len(v.held) > 0 && len(data) > 0 && &data[0] == &v.held[0]
+// First returns the first byte of Value; 0 if there is none.
+func (e *Entry) First() byte {
+	if v := e.value.Load(); v != nil {
+		return v.first
+	}
+	return 0
 }
 
-// check makes one check of the value, and returns by how many bytes the value is longer than what is held. compressed
-// says that this check has tried to compress it, into buffer, which grows.
-func (e *Entry) check(buffer *[]byte) (saved int, compressed bool) {
-	v := e.value.Load()
-	switch {
-	case v == nil:
-		return 0, false
-	case v.isCompressed():
-		return v.size - len(v.held), false
-	case v.size < minCompressed || v.unread.Add(1) != unreadChecks:
-		return 0, false
-	}
-	*buffer = s2.Encode(*buffer, v.held)
-	if len(*buffer) > v.size*maxRatio/100 {
-		return 0, true
-	}
-	e.value.Store(&value{held: slices.Clone(*buffer), size: v.size})
-	e.Representations.DropShared()
-	return v.size - len(*buffer), true
-}
-
-// compressUnread makes one check of the values in memory, until ctx ends.
-func (s *state) compressUnread(ctx context.Context) {
-	var buffer []byte
-	for rc, records := range s.trees() {
-		saved, compressed := 0, 0
-		records.Ascend(func(e *Entry) bool {
-			less, now := e.check(&buffer)
-			saved += less
-			if now {
-				compressed++
-			}
-			return !now || compressed%compressBatch > 0 || sleep(ctx, compressPause)
-		})
-		rc.saved.Store(int64(saved))
+// Share makes the value the Body of a representation, which has the same bytes.
+func (e *Entry) Share(r *Representation) {
+	if v := e.value.Load(); v != nil {
+		r.Shared, r.text = true, v
 	}
 }
 
-// trees returns the records in memory.
-func (s *state) trees() map[*resourceCache]*btree.BTreeG[*Entry] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	trees := map[*resourceCache]*btree.BTreeG[*Entry]{}
-	for _, rc := range s.caches {
-		if rc.loaded {
-			trees[rc] = rc.tree.Clone()
-		}
-	}
-	return trees
+// setValue sets another form of the same value.
+func (e *Entry) setValue(v *text) {
+	e.value.Store(v)
+	e.Representations.share(v)
 }

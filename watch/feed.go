@@ -48,8 +48,8 @@ type Options struct {
 	// Resident are resources that are not unloaded once they were read, because requests must be answered from
 	// memory while the store is away.
 	Resident []sqlstore.Resource
-	// CheckInterval is the time between two checks of what is in memory; 0 means a minute. Values that nobody
-	// has read for three checks are compressed, and representations dropped; a resource that nobody has read for
+	// CheckInterval is the time between two checks of what is in memory; 0 means a minute. What is not compressed yet
+	// is; representations that nobody has read for three checks are dropped; a resource that nobody has read for
 	// ten is unloaded.
 	CheckInterval time.Duration
 	// RepresentationBytes is the budget of the representations of records in bytes
@@ -75,6 +75,8 @@ const (
 	// maxPending bounds tail.pending. The tail drops further events and reads them from
 	// the store later.
 	maxPending = 4096
+	// unreadChecks is the number of checks between two calls of Representations.DropUnused.
+	unreadChecks = 3
 )
 
 // Feed follows one store. Its methods are those of its parts, each of which owns its state and its
@@ -126,6 +128,7 @@ func New(source Source, opts Options) *Feed {
 		behind: make(chan struct{}, 1),
 	}
 	f.progress.request = f.tail.hint
+	f.representations.grown = f.state.grow
 	f.representations.Register(opts.Registerer)
 	return f
 }
@@ -148,16 +151,23 @@ func (f *Feed) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkMemory unloads unread records, pages of history and representations, and compresses unread values, until ctx
-// ends.
+// checkMemory unloads unread records, pages of history and representations, and compresses what stays, until ctx ends.
 func (f *Feed) checkMemory(ctx context.Context) {
-	for check := 1; sleep(ctx, f.state.opts.CheckInterval); check++ {
-		f.unload()
-		f.changePages.dropUnused()
-		f.compressUnread(ctx)
-		if check%unreadChecks == 0 {
-			f.representations.DropUnused()
+	ticker := time.NewTicker(f.state.opts.CheckInterval)
+	defer ticker.Stop()
+	for check := 1; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.state.grown:
+		case <-ticker.C:
+			f.unload()
+			f.changePages.dropUnused()
+			if check++; check%unreadChecks == 0 {
+				f.representations.DropUnused()
+			}
 		}
+		f.compress(ctx)
 	}
 }
 

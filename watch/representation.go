@@ -29,6 +29,40 @@ type Representation struct {
 	// Expires is when the cache makes the representation again; see Cache.After. 0 means
 	// never.
 	Expires Instant
+	// text is the form in which the cache holds Body; nil means that it holds Body itself.
+	text *text
+}
+
+// open returns the representation with its Body, as Get does.
+func (r *Representation) open(buffer *[]byte) *Representation {
+	if r.text == nil || !r.text.isCompressed() {
+		return r
+	}
+	opened := *r
+	if buffer == nil {
+		opened.Body = r.text.bytes(nil)
+	} else {
+		*buffer = r.text.bytes(*buffer)
+		opened.Body = *buffer
+	}
+	return &opened
+}
+
+// asText returns Body as it is held.
+func (r *Representation) asText() *text {
+	if r.text != nil {
+		return r.text
+	}
+	return newText(r.Body)
+}
+
+// in returns the representation as it is held when its Body is held as a text.
+func (r *Representation) in(t *text) *Representation {
+	held := *r
+	if held.text, held.Body = t, nil; !t.isCompressed() {
+		held.Body = t.held
+	}
+	return &held
 }
 
 // Instant is a time, in seconds since a Cache was made. It takes no more memory than the
@@ -46,9 +80,8 @@ type node struct {
 	next   *node
 	// number is how many nodes come after it.
 	number int32
-	// queued is the sum of the sizes in the cache's queue that are of this node. The cache's
-	// mu guards it.
-	queued int32
+	// queued is what the cache's queue counts for this node; nil if it is not in the queue. The cache's mu guards it.
+	queued *int64
 	value  atomic.Pointer[Representation]
 	// size is the length of the last body that was made; 0 before the first.
 	size atomic.Int64
@@ -95,13 +128,14 @@ func (s *RepresentationSet) node(format *Format) *node {
 	}
 }
 
-// Get returns a representation that is in memory, or nil.
-func (c *Representations) Get(s *RepresentationSet, format *Format) *Representation {
+// Get returns a representation that is in memory, or nil. Unless buffer is nil, a Body that is held compressed is
+// written to buffer, which grows: its next use overwrites it.
+func (c *Representations) Get(s *RepresentationSet, format *Format, buffer *[]byte) *Representation {
 	if n := s.find(format); n != nil {
 		if r := c.current(n); r != nil {
 			c.hits.Add(1)
 			n.markUsed()
-			return r
+			return r.open(buffer)
 		}
 	}
 	return nil
@@ -121,11 +155,11 @@ func (c *Representations) After(d time.Duration) Instant {
 	return Instant((time.Since(c.start) + d) / time.Second)
 }
 
-// DropShared removes the representations that are a part of the record.
-func (s *RepresentationSet) DropShared() {
+// share makes another form of the record's value that of the representations that share it.
+func (s *RepresentationSet) share(v *text) {
 	for n := s.first.Load(); n != nil; n = n.next {
-		if r := n.value.Load(); r != nil && r.Shared {
-			n.value.CompareAndSwap(r, nil)
+		if r := n.value.Load(); r != nil && r.Shared && r.text != v {
+			n.value.CompareAndSwap(r, r.in(v))
 		}
 	}
 }
@@ -140,6 +174,16 @@ func (s *RepresentationSet) Size(format *Format) int {
 		return int(n.size.Load())
 	}
 	return 0
+}
+
+// Marks returns the marks of a representation that is in memory; zeros if it is not.
+func (s *RepresentationSet) Marks(format *Format) (marks [4]int32) {
+	if n := s.find(format); n != nil {
+		if r := n.value.Load(); r != nil {
+			marks = r.Marks
+		}
+	}
+	return marks
 }
 
 func (n *node) markUsed() {
@@ -203,7 +247,7 @@ func (c *Representations) getOrMake(
 		case r != nil:
 			c.hits.Add(1)
 			n.markUsed()
-			return r, nil
+			return r.open(nil), nil
 		case mine:
 			return c.fill(ctx, n, produce, keep)
 		}
@@ -227,10 +271,9 @@ func (c *Representations) fill(
 	n.size.Store(int64(len(made.Body)))
 	switch {
 	case made.Shared:
-		n.value.Store(&made)
+		n.value.Store(made.in(made.text))
 	case keep || c.admits(len(made.Body)):
-		n.value.Store(&made)
-		c.add(n, len(made.Body))
+		c.add(n, &made)
 	}
 	return &made, nil
 }
@@ -239,7 +282,7 @@ const (
 	// DefaultRepresentationBytes is the default budget in bytes.
 	DefaultRepresentationBytes = 64 << 20
 	// overhead is about the memory of a representation without its body, in bytes.
-	overhead = 160
+	overhead = 220
 	// laps bounds how many representations evict passes over because they were used.
 	laps = 16
 	// scanFraction is the divisor of the representations that scans make at a full budget:
@@ -279,9 +322,13 @@ type Representations struct {
 	// only weak pointers to them, so that a representation is freed with its record, and
 	// the cache does not keep replaced records in memory.
 	queue buffer.TypedRingGrowing[cached]
-	// bytes is the sum of the sizes in the queue. added is the sum of those that were
-	// added since the last sweep, or refused by admits.
+	// bytes is the sum of the sizes in the queue, and of the dictionaries of what is compressed. added is the sum of
+	// the sizes that were added since the last sweep, or refused by admits.
 	bytes, added int64
+	// dictionaries is how many bytes the dictionaries took after the last pass of Feed.compress.
+	dictionaries int64
+	// grown is called with the size of what was added, with mu held; nil: nothing is.
+	grown func(bytes int)
 }
 
 // NewRepresentations makes a Cache with a budget in bytes; 0 means DefaultBytes.
@@ -334,22 +381,50 @@ func (c *Representations) admits(size int) bool {
 	return c.bytes+bytes <= c.budget || c.scanned.Add(1)%scanFraction == 0
 }
 
-// add counts a representation that was set, and evicts others until the budget is met. What
-// the queue already counts of an expired representation is not counted again.
-func (c *Representations) add(n *node, size int) {
+// add sets a representation and counts it, and evicts others until the budget is met.
+func (c *Representations) add(n *node, r *Representation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	item := cached{weak.Make(n), int64(size) + overhead - int64(n.queued)}
-	if item.bytes <= 0 {
+	n.value.Store(r)
+	bytes := int64(len(r.Body)) + overhead
+	if n.queued != nil { // it has expired
+		c.resize(n, bytes)
 		return
 	}
-	n.queued += int32(item.bytes)
-	c.bytes += item.bytes
-	c.added += item.bytes
+	c.bytes += bytes
+	c.added += bytes
 	if c.bytes > c.budget && c.added > c.budget/sweepFraction {
 		c.sweep()
 	}
-	c.queue.WriteOne(item)
+	n.queued = &bytes
+	c.queue.WriteOne(cached{weak.Make(n), &bytes})
+	c.evict()
+	if c.grown != nil {
+		c.grown(len(r.Body))
+	}
+}
+
+// resize changes what the queue counts for a node.
+func (c *Representations) resize(n *node, bytes int64) {
+	c.bytes += bytes - *n.queued
+	*n.queued = bytes
+}
+
+// replace holds a representation in another form, if it is still there.
+func (c *Representations) replace(n *node, r *Representation, t *text) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n.queued != nil && n.value.CompareAndSwap(r, r.in(t)) {
+		c.resize(n, int64(len(t.held))+overhead)
+	}
+}
+
+// setDictionaries counts the dictionaries in use.
+func (c *Representations) setDictionaries(bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes += int64(bytes) - c.dictionaries
+	c.dictionaries = int64(bytes)
 	c.evict()
 }
 
@@ -383,9 +458,9 @@ func (c *Representations) DropUnused() {
 
 // drop removes a representation that is no longer in the queue; n is nil if its record was freed.
 func (c *Representations) drop(item cached, n *node) {
-	c.bytes -= item.bytes
+	c.bytes -= *item.bytes
 	if n != nil {
-		n.queued -= int32(item.bytes)
+		n.queued = nil
 		n.value.Store(nil)
 		c.evicted.Add(1)
 	}
@@ -397,7 +472,7 @@ func (c *Representations) sweep() {
 		if item, _ := c.queue.ReadOne(); item.node.Value() != nil {
 			c.queue.WriteOne(item)
 		} else {
-			c.bytes -= item.bytes
+			c.bytes -= *item.bytes
 		}
 	}
 	c.added = 0
@@ -406,5 +481,5 @@ func (c *Representations) sweep() {
 // cached is a representation in the queue, with its size.
 type cached struct {
 	node  weak.Pointer[node]
-	bytes int64
+	bytes *int64 // node.queued
 }

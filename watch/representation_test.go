@@ -86,12 +86,12 @@ func TestCache_StaysWithinItsBudget(t *testing.T) {
 			if n := c.Bytes(); n > budget {
 				t.Fatalf("%d bytes", n)
 			}
-			c.Get(&sets[7], format) // in use
+			c.Get(&sets[7], format, nil) // in use
 		}
 	}
 	inMemory := 0
 	for i := range sets {
-		if c.Get(&sets[i], format) != nil {
+		if c.Get(&sets[i], format, nil) != nil {
 			inMemory++
 		}
 		if n := sets[i].Size(format); n != size {
@@ -101,7 +101,7 @@ func TestCache_StaysWithinItsBudget(t *testing.T) {
 	if inMemory < budget/(size+overhead)-1 || inMemory > budget/size {
 		t.Errorf("%d are in memory", inMemory)
 	}
-	if c.Get(&sets[7], format) == nil {
+	if c.Get(&sets[7], format, nil) == nil {
 		t.Error("what is in use has left memory")
 	}
 }
@@ -115,13 +115,13 @@ func TestCache_DropsWhatNobodyReads(t *testing.T) {
 		if _, err := c.GetOrMake(t.Context(), set, format, body(1000, &made)); err != nil {
 			t.Fatal(err)
 		}
-		c.Get(set, format)
+		c.Get(set, format, nil)
 	}
 	runtime.GC()
 	c.DropUnused() // all have been read
-	c.Get(read, format)
+	c.Get(read, format, nil)
 	c.DropUnused()
-	if n := c.Bytes(); c.Get(read, format) == nil || c.Get(unread, format) != nil || n != 1000+overhead {
+	if n := c.Bytes(); c.Get(read, format, nil) == nil || c.Get(unread, format, nil) != nil || n != 1000+overhead {
 		t.Errorf("%d bytes are in memory", n)
 	}
 	if r, err := c.GetOrMake(t.Context(), unread, format, body(10, &made)); err != nil || len(r.Body) != 10 ||
@@ -173,7 +173,7 @@ func TestCache_UnderConcurrentUse(t *testing.T) {
 		all.Go(func() {
 			for i := range 2000 {
 				set, format := &sets[(i*7+worker)%len(sets)], formats[i%len(formats)]
-				if r := c.Get(set, format); r == nil {
+				if r := c.Get(set, format, nil); r == nil {
 					if r, err := c.GetOrMake(t.Context(), set, format, body(500, &made)); err != nil || len(r.Body) != 500 {
 						t.Error(r, err)
 						return
@@ -206,7 +206,7 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 		for i := range list {
 			if i%100 == 0 { // other readers continue
 				for j := range used {
-					c.Get(&used[j], format)
+					c.Get(&used[j], format, nil)
 				}
 			}
 			if r, err := c.Scan(t.Context(), &list[i], format, body(size, &made)); err != nil || len(r.Body) != size {
@@ -218,7 +218,7 @@ func TestScan_LeavesWhatIsThere(t *testing.T) {
 	scan()
 	kept := 0
 	for i := range used {
-		if c.Get(&used[i], format) != nil {
+		if c.Get(&used[i], format, nil) != nil {
 			kept++
 		}
 	}
@@ -283,7 +283,7 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 				t.Fatalf("%d bytes are counted", n)
 			}
 			time.Sleep(time.Minute + time.Second)
-			if c.Get(set, format) != nil {
+			if c.Get(set, format, nil) != nil {
 				t.Fatal("it has not expired")
 			}
 		}
@@ -293,8 +293,8 @@ func TestCache_MakesAgainWhatHasExpired(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := set.find(format).queued; n != 0 || c.Bytes() > budget {
-			t.Errorf("of an evicted one %d bytes are counted, of all %d", n, c.Bytes())
+		if n := set.find(format).queued; n != nil || c.Bytes() > budget {
+			t.Errorf("of an evicted one %v bytes are counted, of all %d", n, c.Bytes())
 		}
 	})
 }

@@ -24,6 +24,10 @@ type state struct {
 	// eventsAdded receives when resource caches are dirty; subscriptions.wakeWatchers then
 	// wakes their watchers.
 	eventsAdded chan struct{}
+	// uncompressed is the number of bytes that were added since values and representations were compressed last. grown
+	// receives when it is large.
+	uncompressed atomic.Int64
+	grown        chan struct{}
 
 	// mu guards what follows and the resource caches. Invariant: who changes
 	// progress.revision holds it. So a reader that holds it sees records of that revision.
@@ -38,10 +42,10 @@ type state struct {
 func newState(source Source, opts Options, l *lifecycle, p *progress, u *usages) *state {
 	return &state{
 		source: source, opts: opts, lifecycle: l, progress: p, usages: u,
-		eventsAdded: make(chan struct{}, 1),
-		caches:      map[sqlstore.Resource]*resourceCache{},
-		kept:        keptSnapshots{byCache: map[*resourceCache][]*keptSnapshot{}},
-		dirty:       map[*resourceCache]struct{}{},
+		eventsAdded: make(chan struct{}, 1), grown: make(chan struct{}, 1),
+		caches: map[sqlstore.Resource]*resourceCache{},
+		kept:   keptSnapshots{byCache: map[*resourceCache][]*keptSnapshot{}},
+		dirty:  map[*resourceCache]struct{}{},
 	}
 }
 
@@ -111,6 +115,9 @@ func (s *state) applyTo(rc *resourceCache, ev Event) {
 		ev.New.Group, ev.New.Resource = rc.resource.Group, rc.resource.Resource
 	}
 	s.kept.charge(rc, ev)
+	if rc.loaded && ev.New != nil {
+		s.grow(ev.New.Size())
+	}
 	if !rc.apply(ev) {
 		s.opts.Logger.Error("watch: a change does not fit the state it changes; reading the resource again",
 			"revision", ev.Revision, "created", ev.Old == nil, "deleted", ev.New == nil, "key", ev.Key())
@@ -202,8 +209,8 @@ type resourceCache struct {
 	// the number of checks in a row that found it cleared.
 	used atomic.Bool
 	idle int
-	// bytes is the size of the values of the records in memory, and saved how much less the last check of
-	// compressUnread has found to be held of them.
+	// bytes is the size of the values of the records in memory, and saved how much less they took after Feed.compress
+	// last.
 	bytes int
 	saved atomic.Int64
 
@@ -551,6 +558,7 @@ func (s *state) load(ctx context.Context, rc *resourceCache, load *loading) {
 		load.err, rc.load = err, nil
 	default:
 		rc.begin(tree, bytes, listed.Revision)
+		s.grow(bytes)
 	}
 }
 

@@ -359,7 +359,7 @@ func newMetrics(r prometheus.Registerer, s *state) metrics {
 		return int64(resources)
 	})
 	gauge("byre_watch_state_bytes",
-		"Bytes that the values of current state take in memory: compressed where nobody has read them for minutes.",
+		"Bytes that the values of current state take in memory, where most are compressed.",
 		func() int64 {
 			_, bytes := s.size()
 			return int64(bytes)

@@ -152,8 +152,10 @@ func mayBeDuration(text string) bool {
 	return bytes.Contains([]byte(text), []byte("<invalid>"))
 }
 
-// appendRow appends a printed row with the metadata of its object.
-func (t *tables) appendRow(ctx context.Context, dst []byte, o encoding.Encoded, item *jsonFormat) ([]byte, error) {
+// appendRow appends a printed row with the metadata of its object. buffer is that of watch.Representations.Get.
+func (t *tables) appendRow(
+	ctx context.Context, dst []byte, o encoding.Encoded, item *jsonFormat, buffer *[]byte,
+) ([]byte, error) {
 	row := o.Body()
 	if len(row) == 0 {
 		obj, err := o.Object(ctx)
@@ -168,7 +170,7 @@ func (t *tables) appendRow(ctx context.Context, dst []byte, o encoding.Encoded, 
 	if err != nil {
 		return dst, err
 	}
-	stored, err := o.In(ctx, item.stored)
+	stored, err := o.In(ctx, item.stored, buffer)
 	if err != nil {
 		return dst, err
 	}
@@ -232,6 +234,7 @@ func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *st
 	out.buf = append(out.buf, columns...)
 	out.buf = append(out.buf, `,"rows":`...)
 	isEmpty := true
+	var buffer []byte
 	for object, err := range list.Items {
 		if err != nil {
 			return err
@@ -242,7 +245,7 @@ func (f *tableFormat) writeList(ctx context.Context, out *answerWriter, list *st
 			out.buf = append(out.buf, ',')
 		}
 		isEmpty = false
-		if out.buf, err = f.t.appendRow(ctx, out.buf, object, f.jsonFormat); err != nil {
+		if out.buf, err = f.t.appendRow(ctx, out.buf, object, f.jsonFormat, &buffer); err != nil {
 			return err
 		}
 		if out.flush(); out.err != nil {

@@ -36,13 +36,18 @@ type EncodedList struct {
 	Continue           string
 	RemainingItemCount *int64
 	// Items yields each object once, in key order. It ends with the first error, which
-	// may come in the middle.
+	// may come in the middle. An object is valid until the next one; see KeepItems.
 	Items iter.Seq2[encoding.Encoded, error]
 
 	s      *lister
 	page   *page
 	format *encoding.Format
+	// buffer has the item that Items has yielded last, if it is held compressed; nil: each has memory of its own.
+	buffer *[]byte
 }
+
+// KeepItems has Items yield objects that stay valid. The caller calls it before it iterates.
+func (l *EncodedList) KeepItems() { l.buffer = nil }
 
 // MessagesBytes returns how many bytes the items take as the elements of a list in a
 // Format of protobuf. Each element consists of the tag of its field, which is one byte,
@@ -69,6 +74,7 @@ func (l *EncodedList) MessagesBytes(ctx context.Context) (total int, err error) 
 
 // readItems reads all items and keeps them in memory for Items.
 func (l *EncodedList) readItems() (items []encoding.Encoded, err error) {
+	l.KeepItems()
 	for item, err := range l.Items {
 		if err != nil {
 			return nil, err
@@ -103,11 +109,14 @@ func (s *lister) sizes(ctx context.Context, f *encoding.Format) parallel[int] {
 	}
 }
 
-// representations makes the representations of the items of a list in a Format.
-func (s *lister) representations(ctx context.Context, f *encoding.Format) parallel[*watch.Representation] {
+// representations makes the representations of the items of a list in a Format. buffer is that of
+// watch.Representations.Get.
+func (s *lister) representations(
+	ctx context.Context, f *encoding.Format, buffer *[]byte,
+) parallel[*watch.Representation] {
 	return parallel[*watch.Representation]{
 		find: func(e *watch.Entry) (*watch.Representation, bool) {
-			r := s.serializer.InMemory(e, f)
+			r := s.serializer.InMemory(e, f, buffer)
 			return r, r != nil
 		},
 		make: func(e *watch.Entry) (*watch.Representation, error) {
@@ -144,11 +153,11 @@ func (s *Store) ListEncoded(
 		Continue:           p.continueToken,
 		RemainingItemCount: p.remaining,
 
-		s: s.lister, page: p, format: f,
+		s: s.lister, page: p, format: f, buffer: new([]byte),
 	}
 	list.Items = func(yield func(encoding.Encoded, error) bool) {
 		var corrupt corruptObjects
-		for item := range s.lister.representations(ctx, f).all(p.items) {
+		for item := range s.lister.representations(ctx, f, list.buffer).all(p.items) {
 			switch {
 			case item.err != nil && (item.entry == nil || s.records.isLostHistory(ctx, item.err, item.entry)):
 				yield(encoding.Encoded{}, s.lister.itemError(ctx, p, item.err, item.entry))
@@ -474,7 +483,7 @@ func (s *lister) pageFromSnapshot(ctx context.Context, l *listRequest, snapshot 
 	if l.limit == 0 {
 		if l.format != nil { // values may be encrypted though nothing is any more, by a configuration that lacks their key
 			for e := range candidates {
-				if p.isEncrypted = encoding.IsWrapped(e.Value()); p.isEncrypted {
+				if p.isEncrypted = encoding.HasWrapped(e); p.isEncrypted {
 					break
 				}
 			}
@@ -538,7 +547,7 @@ func (s *lister) finishPage(
 			}
 		}
 	}
-	p.isEncrypted = slices.ContainsFunc(picked, func(item selected) bool { return encoding.IsWrapped(item.entry.Value()) })
+	p.isEncrypted = slices.ContainsFunc(picked, func(item selected) bool { return encoding.HasWrapped(item.entry) })
 	key := l.path
 	if last != nil {
 		key += joinName(last.Namespace, last.Name)

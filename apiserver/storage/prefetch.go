@@ -181,10 +181,11 @@ func (s *selector) decodeAhead(
 		return
 	}
 	var values [][]byte
+	var buffer []byte
 	size := 0
 	for _, e := range entries {
 		isSelected := selectsEverything(p) || s.knownAttributes(e) != nil
-		if f != nil && isSelected && s.serializer.InMemory(e, f) != nil {
+		if f != nil && isSelected && s.serializer.InMemory(e, f, &buffer) != nil {
 			continue // it is not decoded
 		}
 		if data, _, err := s.serializer.Open(ctx, e); err == nil {

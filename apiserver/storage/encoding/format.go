@@ -96,11 +96,12 @@ func Row(name string, from, companion *Format, wrap func([]byte) []byte, encode 
 	}
 }
 
-// find returns the representation of an entry if it is in memory, and otherwise nil.
-func (f *Format) find(s *Serializer, e *watch.Entry) *watch.Representation {
-	r := s.Cache.Get(&e.Representations, &f.key)
+// find returns the representation of an entry if it is in memory, and otherwise nil. buffer is that of
+// watch.Representations.Get.
+func (f *Format) find(s *Serializer, e *watch.Entry, buffer *[]byte) *watch.Representation {
+	r := s.Cache.Get(&e.Representations, &f.key, buffer)
 	if r == nil && f.whole != nil {
-		if whole := f.whole.find(s, e); whole != nil {
+		if whole := f.whole.find(s, e, buffer); whole != nil {
 			return cutMetadata(whole)
 		}
 	}
@@ -135,7 +136,9 @@ func (s *Serializer) makeStored(ctx context.Context, e *watch.Entry) (watch.Repr
 		return watch.Representation{}, err
 	}
 	r := newJSON(data)
-	r.Shared = e.Holds(data)
+	if s.isStored(e) {
+		e.Share(&r)
+	}
 	return r, nil
 }
 
@@ -175,7 +178,7 @@ func (f *Format) decode(ctx context.Context, s *Serializer, e *watch.Entry) (run
 	// never ask for it.
 	obj := s.NewFunc()
 	decode := func(message []byte) error { return s.DecodeInto(f.wrap(message), obj, e.Revision) }
-	if r := f.from.find(s, e); r != nil {
+	if r := f.from.find(s, e, nil); r != nil {
 		return obj, decode(r.Body)
 	}
 	err := f.from.transcodeStored(ctx, s, e, decode)
@@ -213,15 +216,16 @@ func (f *Format) atRevision(r *watch.Representation, e *watch.Entry, revision in
 	return &other
 }
 
-// InMemory returns the representation of an entry in a Format if it is in memory, and otherwise nil.
-func (s *Serializer) InMemory(e *watch.Entry, f *Format) *watch.Representation {
-	return f.find(s, e)
+// InMemory returns the representation of an entry in a Format if it is in memory, and otherwise nil. buffer is that of
+// watch.Representations.Get.
+func (s *Serializer) InMemory(e *watch.Entry, f *Format, buffer *[]byte) *watch.Representation {
+	return f.find(s, e, buffer)
 }
 
 // Represent returns the representation of an entry in a Format, and makes it if
 // necessary.
 func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
-	if r := f.find(s, e); r != nil {
+	if r := f.find(s, e, nil); r != nil {
 		return r, nil
 	}
 	return s.Cache.GetOrMake(ctx, &e.Representations, &f.key, s.maker(e, f))
@@ -230,7 +234,7 @@ func (s *Serializer) Represent(ctx context.Context, e *watch.Entry, f *Format) (
 // RepresentItem is Represent for an item of a list. It uses Cache.Scan, so
 // that a large list does not evict what other readers use.
 func (s *Serializer) RepresentItem(ctx context.Context, e *watch.Entry, f *Format) (*watch.Representation, error) {
-	if r := f.find(s, e); r != nil {
+	if r := f.find(s, e, nil); r != nil {
 		return r, nil
 	}
 	if f.companion != nil {
@@ -253,10 +257,8 @@ func (s *Serializer) RepresentCurrent(ctx context.Context, e *watch.Entry, f *Fo
 // length may be known without the representation being in memory.
 func (s *Serializer) Size(e *watch.Entry, f *Format) int {
 	n := e.Representations.Size(&f.key)
-	if n == 0 {
-		if r := f.find(s, e); r != nil {
-			n = len(r.Body)
-		}
+	if n == 0 && f.whole != nil {
+		n = int(e.Representations.Marks(&f.whole.key)[markMessageEnd]) // as cutMetadata
 	}
 	return n
 }
@@ -303,11 +305,14 @@ func EncodedStored(data []byte, revision int64) Encoded {
 	return Encoded{r: &r, revision: revision}
 }
 
-// In returns the object in another Format of the Serializer that made it.
-func (e Encoded) In(ctx context.Context, f *Format) (Encoded, error) {
-	r, err := e.serializer.Represent(ctx, e.entry, f)
-	if err != nil {
-		return Encoded{}, e.serializer.EntryError(err, e.entry)
+// In returns the object in another Format of the Serializer that made it. buffer is that of watch.Representations.Get.
+func (e Encoded) In(ctx context.Context, f *Format, buffer *[]byte) (Encoded, error) {
+	r := f.find(e.serializer, e.entry, buffer)
+	if r == nil {
+		var err error
+		if r, err = e.serializer.Represent(ctx, e.entry, f); err != nil {
+			return Encoded{}, e.serializer.EntryError(err, e.entry)
+		}
 	}
 	return e.serializer.Encoded(f, r, e.entry, e.revision), nil
 }

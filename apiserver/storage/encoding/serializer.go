@@ -122,7 +122,7 @@ func (s *Serializer) Object(ctx context.Context, e *watch.Entry) (runtime.Object
 // ReadInto decodes an entry into an object that the caller owns.
 func (s *Serializer) ReadInto(ctx context.Context, e *watch.Entry, into runtime.Object) error {
 	if !s.mayChange(e) {
-		if r := s.stored.find(s, e); r != nil {
+		if r := s.stored.find(s, e, nil); r != nil {
 			return s.DecodeInto(r.Body, into, e.Revision)
 		}
 	}
@@ -149,10 +149,8 @@ func (s *Serializer) SetOutput(out, obj runtime.Object, data []byte, revision in
 // give. Where the value already is that, it is returned without a representation, whose making
 // would take a quarter of the time of a transcode.
 func (s *Serializer) storedJSON(ctx context.Context, e *watch.Entry) ([]byte, error) {
-	if s.isStored(e) {
-		if value := e.Value(); !IsWrapped(value) {
-			return value, nil
-		}
+	if s.isStored(e) && !HasWrapped(e) {
+		return e.Value(), nil
 	}
 	stored, err := s.RepresentItem(ctx, e, &s.stored)
 	if err != nil {
@@ -282,6 +280,9 @@ func IsEncrypted(encrypted []byte) bool { return bytes.HasPrefix(encrypted, []by
 
 // IsWrapped reports whether a Record's Value has the form that WrapEncrypted returns.
 func IsWrapped(stored []byte) bool { return bytes.HasPrefix(stored, []byte(`"`)) }
+
+// HasWrapped is IsWrapped for the Value of an entry, which it does not decompress.
+func HasWrapped(e *watch.Entry) bool { return e.First() == '"' }
 
 // WrapEncrypted makes the Value of a Record from encrypted bytes. A Transformer can decrypt
 // it if the object has the path with which it was encrypted. That path is the object's
