@@ -325,7 +325,7 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		done, err := s.lessor.set(ctx, id, nil, newLease(id, leaseValue{TTL: ttl}))
 		switch {
 		case err != nil:
-			return nil, s.answer(err)
+			return nil, err
 		case done:
 			return &pb.LeaseGrantResponse{Header: s.header(s.feed.Revision()), ID: id, TTL: ttl}, nil
 		case r.ID != 0:
@@ -340,7 +340,7 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 	for {
 		held, err := s.lessor.find(ctx, r.ID)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		if held == nil && !isFound {
 			return nil, rpctypes.ErrGRPCLeaseNotFound
@@ -349,7 +349,7 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 		if held != nil {
 			isFound = true
 			if revision, err = s.lessor.revoke(ctx, held); err != nil {
-				return nil, s.answer(err)
+				return nil, err
 			}
 			if revision == 0 {
 				continue // it had no keys, or was renewed meanwhile
@@ -372,7 +372,7 @@ func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 		}
 		ttl, err := s.lessor.renew(stream.Context(), r.ID)
 		if err != nil {
-			return s.answer(err)
+			return err
 		}
 		if err := stream.Send(&pb.LeaseKeepAliveResponse{
 			Header: s.header(s.feed.Revision()), ID: r.ID, TTL: ttl,
@@ -391,7 +391,7 @@ func (s *leaseService) LeaseTimeToLive(
 ) (*pb.LeaseTimeToLiveResponse, error) {
 	held, err := s.lessor.find(ctx, r.ID)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	response := &pb.LeaseTimeToLiveResponse{Header: s.header(s.feed.Revision()), ID: r.ID, TTL: -1}
 	if held == nil {
@@ -401,7 +401,7 @@ func (s *leaseService) LeaseTimeToLive(
 	if r.Keys {
 		keys, err := s.lessor.keys(ctx, r.ID, maxKeysOfLease)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		for _, key := range keys {
 			response.Keys = append(response.Keys, keyOf(key.Key))
@@ -414,7 +414,7 @@ func (s *leaseService) LeaseTimeToLive(
 func (s *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	if s.isShared {
 		if err := s.lessor.read(ctx); err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 	}
 	s.lessor.mu.Lock()

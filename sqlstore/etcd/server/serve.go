@@ -134,13 +134,25 @@ func (l *Listening) tlsConfig() (*tls.Config, error) {
 // Serve serves the ports until ctx ends: then no connection is accepted any more, requests end, and the connections of
 // watches are closed. handler serves what is no gRPC.
 func (s *Server) Serve(ctx context.Context, l *Listeners, handler http.Handler) error {
-	requests := &inFlight{}
+	var requests sync.WaitGroup // the unary ones
 	server := grpc.NewServer(
 		grpc.Creds(handshaken{insecure.NewCredentials()}),
 		grpc.MaxRecvMsgSize(maxRequestBytes+grpcOverheadBytes), grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
-		grpc.UnaryInterceptor(requests.intercept),
+		grpc.UnaryInterceptor(func(
+			ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+		) (any, error) {
+			requests.Add(1)
+			defer requests.Done()
+			response, err := handler(ctx, request)
+			return response, s.answer(err)
+		}),
+		grpc.StreamInterceptor(func(
+			service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+		) error {
+			return s.answer(handler(service, stream))
+		}),
 	)
 	s.Register(server)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -174,37 +186,21 @@ func (s *Server) Serve(ctx context.Context, l *Listeners, handler http.Handler) 
 	_ = l.Close()
 	// GracefulStop tells clients to go elsewhere and waits for watches too, which last for ever: Stop ends them.
 	services.Go(server.GracefulStop)
-	requests.await(stopTime)
+	ended := make(chan struct{})
+	services.Go(func() {
+		requests.Wait()
+		close(ended)
+	})
+	select {
+	case <-ended:
+	case <-time.After(stopTime):
+	}
 	server.Stop()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
 	_ = plain.Shutdown(stopping)
 	services.Wait()
 	return err
-}
-
-// inFlight counts unary calls.
-type inFlight struct{ group sync.WaitGroup }
-
-func (f *inFlight) intercept(
-	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
-) (any, error) {
-	f.group.Add(1)
-	defer f.group.Done()
-	return handler(ctx, request)
-}
-
-// await waits until no call is in flight, for a time at most.
-func (f *inFlight) await(limit time.Duration) {
-	done := make(chan struct{})
-	go func() {
-		f.group.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(limit):
-	}
 }
 
 // handshaken gives gRPC what TLS knows of a connection whose handshake is done.

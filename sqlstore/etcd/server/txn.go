@@ -146,7 +146,7 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 		if errors.Is(err, errStale) || isConflict(err) {
 			continue
 		}
-		return response, s.answer(err)
+		return response, err
 	}
 }
 

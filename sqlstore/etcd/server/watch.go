@@ -71,9 +71,9 @@ func (s *watchService) Watch(grpcStream pb.Watch_WatchServer) error {
 	})
 	<-ctx.Done()
 	if grpcStream.Context().Err() != nil {
-		return s.answer(grpcStream.Context().Err())
+		return grpcStream.Context().Err()
 	}
-	return s.answer(context.Cause(ctx))
+	return context.Cause(ctx)
 }
 
 func (st *stream) handle(ctx context.Context, request *pb.WatchRequest) error {
