@@ -195,3 +195,25 @@ func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 		}
 	}
 }
+
+// The record of the last backup is that of the database, takes no revision, and is replaced by the next one.
+func TestRecordBackup(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	if _, err := driver.LastBackup(t.Context()); !errors.Is(err, sqlstore.ErrNotFound) {
+		t.Errorf("before the first backup: %v", err)
+	}
+	for revision := range int64(2) {
+		want := sqlstore.LastBackup{Time: time.Now().UTC().Truncate(time.Second), Revision: revision, Location: "ü"}
+		if err := postgres.RecordBackup(t.Context(), dsn, want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := driver.LastBackup(t.Context()); err != nil || got != want {
+			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != 0 {
+		t.Errorf("revision %d, %v", state.Revision, err)
+	}
+}
