@@ -59,7 +59,8 @@ END LOOP; END $$`); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := migration.Exec(t.Context(), `BEGIN; SELECT pg_advisory_xact_lock(x'62797265'::int)`); err != nil {
+	if _, err := migration.Exec(t.Context(),
+		`BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('byre migration public', 0))`); err != nil {
 		t.Fatal(err)
 	}
 	var migrating sync.WaitGroup
