@@ -19,8 +19,9 @@ import (
 	"byre/watch"
 )
 
+// maintenanceService refuses downgrades.
 type maintenanceService struct {
-	pb.UnsafeMaintenanceServer
+	pb.UnimplementedMaintenanceServer
 	*Server
 }
 
@@ -239,13 +240,9 @@ func (s *maintenanceService) MoveLeader(context.Context, *pb.MoveLeaderRequest) 
 	return nil, rpctypes.ErrGRPCBadLeaderTransferee
 }
 
-// Downgrade implements pb.MaintenanceServer.
-func (s *maintenanceService) Downgrade(context.Context, *pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
-	return nil, errUnsupported("a downgrade")
-}
-
+// clusterService refuses changes of the members.
 type clusterService struct {
-	pb.UnsafeClusterServer
+	pb.UnimplementedClusterServer
 	*Server
 }
 
@@ -254,23 +251,6 @@ func (s *clusterService) MemberList(context.Context, *pb.MemberListRequest) (*pb
 	return &pb.MemberListResponse{Header: s.header(0), Members: []*pb.Member{{
 		ID: s.cluster.MemberID, Name: "byre", ClientURLs: s.options.ClientURLs,
 	}}}, nil
-}
-
-var errMembers = errUnsupported("a change of the members")
-
-// MemberAdd implements pb.ClusterServer.
-func (s *clusterService) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
-	return nil, errMembers
-}
-
-// MemberRemove implements pb.ClusterServer.
-func (s *clusterService) MemberRemove(context.Context, *pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
-	return nil, errMembers
-}
-
-// MemberUpdate implements pb.ClusterServer.
-func (s *clusterService) MemberUpdate(context.Context, *pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
-	return nil, errMembers
 }
 
 // MemberPromote implements pb.ClusterServer.
