@@ -36,7 +36,8 @@ func TestHistories_OfMissingChanges(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if err := sqlstore.New(driver, sqlstore.Options{}).Compact(t.Context(), missing); err != nil {
+	if _, err := sqlstore.New(driver, sqlstore.Options{}).CompactOlder(t.Context(),
+		sqlstore.Compaction{UpTo: missing}); err != nil {
 		t.Fatal(err)
 	}
 	pods := sqlstore.Resource{Resource: "pods"}
