@@ -431,18 +431,10 @@ type LastBackup struct {
 	Location string `json:"location"`
 }
 
-// lastBackupRecord is the stored form of a LastBackup: JSON with apiVersion and kind.
-type lastBackupRecord struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	LastBackup
-}
-
-// Encode returns the text that drivers store.
+// Encode returns the JSON that drivers store, in which the time has whole seconds.
 func (b LastBackup) Encode() ([]byte, error) {
-	record := lastBackupRecord{"byre/1", "LastBackup", b}
-	record.Time = b.Time.UTC().Truncate(time.Second)
-	text, err := json.Marshal(record)
+	b.Time = b.Time.UTC().Truncate(time.Second)
+	text, err := json.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("last backup: %w", err)
 	}
@@ -450,12 +442,11 @@ func (b LastBackup) Encode() ([]byte, error) {
 }
 
 // DecodeLastBackup decodes a text of Encode.
-func DecodeLastBackup(text []byte) (LastBackup, error) {
-	var record lastBackupRecord
-	if err := json.Unmarshal(text, &record); err != nil {
-		return LastBackup{}, fmt.Errorf("last backup: %w", err)
+func DecodeLastBackup(text []byte) (b LastBackup, err error) {
+	if err := json.Unmarshal(text, &b); err != nil {
+		return b, fmt.Errorf("last backup: %w", err)
 	}
-	return record.LastBackup, nil
+	return b, nil
 }
 
 // Fork is the record, in a database, that its objects are those that another store had at a moment,
