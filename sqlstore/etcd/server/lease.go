@@ -49,16 +49,20 @@ type leaseValue struct {
 	Ends bool `json:"ends,omitempty"`
 }
 
-func (v leaseValue) String() string {
-	text, _ := json.Marshal(v) // numbers and a bool: never an error
-	return string(text)
-}
-
 // lease is one lease as a lessor knows it. It is immutable.
 type lease struct {
 	leaseValue
 	id      int64
 	expires time.Time
+}
+
+// note returns the value of the lease's note; that of nil is none.
+func (l *lease) note() string {
+	if l == nil {
+		return ""
+	}
+	text, _ := json.Marshal(l.leaseValue) // numbers and a bool: never an error
+	return string(text)
 }
 
 func newLease(id int64, value leaseValue) *lease {
@@ -145,13 +149,7 @@ func newer(known, now *lease) *lease {
 // set changes a lease in the notes and in memory; a nil one is none. It returns false if the note is not as old any
 // more.
 func (l *lessor) set(ctx context.Context, id int64, old, now *lease) (bool, error) {
-	text := func(of *lease) string {
-		if of == nil {
-			return ""
-		}
-		return of.String()
-	}
-	done, err := l.store.SetNote(ctx, leaseNote(id), text(old), text(now))
+	done, err := l.store.SetNote(ctx, leaseNote(id), old.note(), now.note())
 	if done {
 		l.remember(id, now)
 	}

@@ -316,7 +316,7 @@ func (s *Server) answerRange(ctx context.Context, r *pb.RangeRequest) (*pb.Range
 	sp := spanOf(r.Key, r.RangeEnd)
 	if sp.isOne && r.Revision <= 0 {
 		// A snapshot of all keys of the resource would cost the next write a copy of nodes.
-		e, revision, err := s.get(ctx, locate(sp.start), true)
+		e, revision, err := s.get(ctx, RecordOf(sp.start), true)
 		if err != nil {
 			return nil, err
 		}

@@ -174,7 +174,7 @@ func (st *stream) open(ctx context.Context, w *watcher) (source, error) {
 	}
 	interest := watch.Interest{Resource: r}
 	if w.span.isOne {
-		interest.Name = locate(w.span.start).Name
+		interest.Name = RecordOf(w.span.start).Name
 	}
 	subscription, err := st.feed.Subscribe(ctx, interest, w.start-1)
 	return subscribed{subscription}, err

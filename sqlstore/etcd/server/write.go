@@ -57,7 +57,7 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 	if err := s.checkSpace(); err != nil {
 		return nil, err
 	}
-	key := locate(string(r.Key))
+	key := RecordOf(string(r.Key))
 	for isFresh := false; ; isFresh = true {
 		old, _, err := s.get(ctx, key, isFresh)
 		if err != nil {
@@ -157,7 +157,7 @@ func (s *kvService) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (
 // matched returns the keys of a span, two at most.
 func (s *Server) matched(ctx context.Context, sp span) ([]*watch.Entry, int64, error) {
 	if sp.isOne {
-		e, revision, err := s.get(ctx, locate(sp.start), true)
+		e, revision, err := s.get(ctx, RecordOf(sp.start), true)
 		return entriesOf(e), revision, err
 	}
 	l, err := s.list(ctx, sp, 0)
