@@ -9,20 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// migrationLock is the key of the advisory lock that earlier releases, which support only one
-// schema in a database, take in exclusive mode: "byre" in ASCII.
-const migrationLock = 0x62797265
-
 const (
 	// unlimited turns off statement_timeout and, from PostgreSQL 17 on, transaction_timeout: the
 	// time of a step depends on the number of rows.
 	unlimited = `SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
-	// lockMigration keeps other migrations from the schema $2. It also takes the lock $1 of
-	// earlier releases in shared mode, so that their migrations wait. Migrations of different
-	// schemas don't wait for each other.
+	// lockMigration keeps other migrations from the schema $1. Migrations of different schemas don't wait for each
+	// other.
 	lockMigration = `
-SELECT pg_advisory_xact_lock_shared($1),
-       pg_advisory_xact_lock(hashtextextended('byre migration ' || coalesce(NULLIF($2::text, ''), current_schema(), ''), 0))`
+SELECT pg_advisory_xact_lock(hashtextextended('byre migration ' || coalesce(NULLIF($1::text, ''), current_schema(), ''), 0))`
 	// limitLocks bounds how long a step waits for a table, which a pg_dump may hold for an
 	// hour. All other sessions that use the table wait behind the step.
 	limitLocks = `SELECT set_config('lock_timeout', '10s', true)`
@@ -80,7 +74,7 @@ func (s *postgresConn) begin(ctx context.Context) (err error) {
 	if _, err := s.conn.Exec(ctx, unlimited); err != nil {
 		return err
 	}
-	if _, err := s.conn.Exec(ctx, lockMigration, migrationLock, SchemaName(s.conn.Config())); err != nil {
+	if _, err := s.conn.Exec(ctx, lockMigration, SchemaName(s.conn.Config())); err != nil {
 		return err
 	}
 	hasSchema, err := HasSchema(ctx, s.conn)

@@ -19,20 +19,6 @@ const (
 	pauseRatio = 6
 )
 
-// Compact deletes the changes of all resources up to and including a revision. A call that fails has
-// deleted a part; another call continues.
-func (s *Store) Compact(ctx context.Context, revision int64) error {
-	state, err := s.State(ctx)
-	if err != nil {
-		return err
-	}
-	all := func(History) bool { return true }
-	if _, err = s.housekeeping.compact(ctx, min(revision, state.Revision), times{}, 0, all); err != nil {
-		return err
-	}
-	return s.housekeeping.endCompaction(ctx)
-}
-
 // compact deletes the changes of the selected resources up to a revision that have reached an age;
 // if it is 0, all of them. deleted is how many, also if it fails; a call after it may delete more, unless it is 0.
 func (s *housekeeping) compact(

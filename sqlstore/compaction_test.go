@@ -71,7 +71,7 @@ func TestCompact_KeepsUpWithTheWriters(t *testing.T) {
 				store := sqlstore.New(b, sqlstore.Options{})
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
-				_ = store.Compact(ctx, 1_000_000)
+				_, _ = store.CompactOlder(ctx, sqlstore.Compaction{UpTo: 1_000_000})
 				if share := b.working.Seconds() / time.Since(b.began).Seconds(); share < 0.140 || share > 0.145 {
 					t.Errorf("the compaction takes %.3f of the time, want a seventh", share)
 				}
@@ -97,7 +97,7 @@ func TestCompact_DoesNotPauseForItsWaits(t *testing.T) {
 			b := &busy{Model: storetest.NewModel(), perSecond: 90, began: time.Now(), wait: wait}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_ = sqlstore.New(b, sqlstore.Options{}).Compact(ctx, 1_000_000)
+			_, _ = sqlstore.New(b, sqlstore.Options{}).CompactOlder(ctx, sqlstore.Compaction{UpTo: 1_000_000})
 			changes, chunks = b.compacted, b.waited/max(wait, 1)
 		})
 		return changes, chunks

@@ -119,18 +119,14 @@ type Space struct {
 	// Free is what the process may still write to the file system. NeededFree is what must be free before writes go on
 	// that make the database larger; 0 unless the disk was full.
 	Free, NeededFree int64
-	// Reserve is the size of the file whose space is for deletes on a full disk, and IsReserveMissing is true
-	// if it has not the size that it should have, and not because the disk was full.
-	Reserve          int64
+	// IsReserveMissing is true if the file whose space is for deletes on a full disk has not the size that it should
+	// have, and not because the disk was full.
 	IsReserveMissing bool
 	// Log is the size of the write-ahead log, and LogLimit the one at which it starts over if no reader needs it.
 	Log, LogLimit int64
 	// Reader is for how long at least a reader in a transaction has kept the log from starting over; 0 if none does.
 	Reader time.Duration
 }
-
-// IsLogLong reports whether the log has twice the length at which it should have started over.
-func (s Space) IsLogLong() bool { return s.Log >= 2*s.LogLimit && s.LogLimit > 0 }
 
 // Shared is a Driver whose database other processes write to as well.
 type Shared interface {

@@ -289,7 +289,7 @@ func measureCompaction(t *testing.T, driver sqlstore.Driver, loaded int64) {
 		during.measure(&written, func() {
 			window, cancel := context.WithTimeout(ctx, growthWindow)
 			defer cancel()
-			err := store.Compact(window, loaded)
+			_, err := store.CompactOlder(window, sqlstore.Compaction{UpTo: loaded})
 			if done = err == nil; err != nil && window.Err() == nil {
 				t.Error(err)
 				done = true

@@ -67,7 +67,7 @@ func TestQuota_RefusesGrowthUntilThereIsSpace(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}
-	if err := store.Compact(t.Context(), 3); err != nil {
+	if _, err := store.CompactOlder(t.Context(), sqlstore.Compaction{UpTo: 3}); err != nil {
 		t.Errorf("compact: %v", err)
 	}
 	driver.used.Store(960) // not enough space

@@ -141,7 +141,7 @@ func (f *fixture) compact(ctx context.Context, t *testing.T, resourceVersion str
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.store.Compact(ctx, revision); err != nil {
+	if _, err := f.store.CompactOlder(ctx, sqlstore.Compaction{UpTo: revision}); err != nil {
 		t.Fatal(err)
 	}
 }

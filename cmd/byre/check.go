@@ -174,6 +174,6 @@ func compactUpTo(ctx context.Context, endpoint string, revision int64) error {
 	if err != nil {
 		return explainInUse(err, "stop it first")
 	}
-	err = sqlstore.New(driver, sqlstore.Options{}).Compact(ctx, revision)
+	_, err = sqlstore.New(driver, sqlstore.Options{Retention: -1}).CompactOlder(ctx, sqlstore.Compaction{UpTo: revision})
 	return errors.Join(err, driver.Close())
 }

@@ -182,8 +182,9 @@ func TestProgress_WhileAnotherProcessMigrates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	// The migrations of the first release hold this lock.
-	if _, err := conn.Exec(t.Context(), "SELECT pg_advisory_lock($1)", 0x62797265); err != nil {
+	// A migration of another process holds this lock.
+	if _, err := conn.Exec(t.Context(),
+		"SELECT pg_advisory_lock(hashtextextended('byre migration public', 0))"); err != nil {
 		t.Fatal(err)
 	}
 	server := command(t, dir, serveArgs(dir, "--endpoint", dsn)...)

@@ -101,7 +101,7 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	options.Publish, options.Logger, options.Registerer = feed.Publish, logger, legacyregistry.Registerer()
 	store := sqlstore.New(database.Driver, options)
 	s := etcd.New(etcd.Options{
-		Store: store, Feed: feed, ClientURLs: listeners.URLs(), Quota: o.store.DatabaseQuota.Value(),
+		Store: store, Feed: feed, ClientURLs: listeners.URLs, Quota: o.store.DatabaseQuota.Value(),
 		ProgressInterval: o.progressInterval, Logger: logger,
 	})
 	// The requests end first, then what they need.
@@ -128,7 +128,7 @@ func serveEtcd(ctx context.Context, o etcdOptions) (err error) {
 	ready := make(chan struct{})
 	close(ready)
 	services.Go(func() { _ = process.TuneMemory(running, ready) })
-	klog.InfoS("Serving the etcd API", "database", database.Name, "urls", listeners.URLs())
+	klog.InfoS("Serving the etcd API", "database", database.Name, "urls", listeners.URLs)
 	err = s.Serve(ctx, listeners, s.Handler(promhttp.HandlerFor(legacyregistry.DefaultGatherer, promhttp.HandlerOpts{})))
 	klog.InfoS("Stopped serving the etcd API")
 	return err

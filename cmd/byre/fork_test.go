@@ -432,7 +432,6 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		row("byre", "trusts", "", "trust", `{"kind":"Trust"}`),
 		row("byre", "trusts", "", "source", `{"kind":"Trust"}`),
 		row("byre", "foundations", "", "fork", `{}`),
-		row("byre", "foundations", "", "last-backup", `{}`),
 	}
 	source := sqlstore.Snapshot{Header: sqlstore.Header{Revision: 1, Compacted: 1, CompleteAfter: 1, Epoch: "e", Time: then,
 		ObjectCount: int64(len(rows))}}
@@ -461,7 +460,7 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 		return held, s
 	}
 	held, s := forkOf()
-	if s.Epoch == "e" || s.Compacted != s.Revision || len(held) != 7 {
+	if s.Epoch == "e" || s.Compacted != s.Revision || len(held) != 6 {
 		t.Errorf("the fork is %+v, %d objects", s.Header, len(held))
 	}
 	is := held["namespaces kube-system"]
@@ -472,13 +471,10 @@ func TestFork_LeavesOutWhatIsOfTheServers(t *testing.T) {
 	if left := time.Until(held["events e"].Expires); left < 0 || left > time.Minute {
 		t.Errorf("the Event expires in %s", left)
 	}
-	for _, name := range []string{"leases node", "trusts source", "foundations fork", "foundations last-backup"} {
+	for _, name := range []string{"leases node", "trusts source", "foundations fork"} {
 		if held[name] == nil {
 			t.Errorf("there is no %s", name)
 		}
-	}
-	if string(held["foundations last-backup"].Value) != string(sqlstore.NoBackup()) {
-		t.Error("the fork has had a backup")
 	}
 	system.Value = []byte(`"encrypted"`)
 	if held, _ := forkOf(); held["namespaces kube-system"] != nil {

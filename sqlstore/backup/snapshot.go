@@ -161,8 +161,7 @@ func undo(s sqlstore.Snapshot, revision int64, yield func(*sqlstore.ObjectRow, e
 // left, in the rows of Changes up to Compacted, with the revisions that it had: each CompleteAfter stays, because Load
 // stores all of these rows. The history has
 // become older since the snapshot: RetainedFor grows by as much, so that the first server does not
-// delete it at once. The record
-// of the last backup says that there was none: it is of the database that the snapshot was made of.
+// delete it at once.
 func Restored(s sqlstore.Snapshot, bump int64, epoch string, now time.Time) sqlstore.Snapshot {
 	s.Revision += bump
 	s.Compacted, s.Epoch = s.Revision, epoch
@@ -175,19 +174,6 @@ func Restored(s sqlstore.Snapshot, bump int64, epoch string, now time.Time) sqls
 		retained[of] = r
 	}
 	s.Retained = retained
-	objects := s.Objects
-	s.Objects = func(yield func(*sqlstore.ObjectRow, error) bool) {
-		for row, err := range objects {
-			if err == nil && row.Key == sqlstore.LastBackupKey {
-				none := *row
-				none.Value = sqlstore.NoBackup()
-				row = &none
-			}
-			if !yield(row, err) {
-				return
-			}
-		}
-	}
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/sqlstore"
@@ -91,19 +92,38 @@ func (d *Driver) commit(
 	if len(added) > 0 {
 		b.Queue(addResources, append(names(added), before.instance)...)
 	}
-	settings := b.Len()
+	var outcomes []sqlstore.Outcome
+	var last lastSeen
+	// isCommitting is true once the server has answered all statements before the COMMIT, isCommitted once it has
+	// answered that: an error after it does not change the outcome.
+	isCommitting, isCommitted := false, false
 	b.Queue(applyBatch,
-		append(append(arguments, before.revision, knownTime(before), before.uid, before.instance), others(batch)...)...)
-	b.Queue(unlimited)
-	b.Queue(commit)
+		append(append(arguments, before.revision, knownTime(before), before.uid, before.instance), others(batch)...)...,
+	).Query(func(rows pgx.Rows) (err error) {
+		outcomes, last, err = scanOutcomes(rows, batch)
+		return err
+	})
+	b.Queue(unlimited).Exec(func(pgconn.CommandTag) error {
+		isCommitting = true
+		d.server.warned.Store(false)
+		return nil
+	})
+	b.Queue(commit).Exec(func(tag pgconn.CommandTag) error {
+		switch {
+		case tag.String() != commit:
+			return fmt.Errorf("commit ended as %q", tag)
+		case d.server.warned.Load():
+			// It has succeeded with a warning, because its wait for a synchronous standby was cancelled: a failover may
+			// lose it.
+			return errNoStandby
+		}
+		isCommitted = true
+		return nil
+	})
 	if ctx.Err() != nil {
 		return nil, d.server.silent()
 	}
-	results := conn.SendBatch(ctx, &b)
-	outcomes, last, committing, err := d.server.readCommit(results, settings, batch)
-	if closeErr := results.Close(); err == nil {
-		// All results were read: an error of Close does not change the outcome.
-		_ = closeErr
+	if err = conn.SendBatch(ctx, &b).Close(); isCommitted {
 		for _, r := range added {
 			d.known.Store(r, true)
 		}
@@ -123,7 +143,7 @@ func (d *Driver) commit(
 	if errors.Is(err, context.Canceled) {
 		err = context.DeadlineExceeded // batchWait or watchSession has ended the wait
 	}
-	return nil, d.server.translateCommit(err, committing)
+	return nil, d.server.translateCommit(err, isCommitting)
 }
 
 // acquireWriter acquires the connection that commits. If it fails, nothing was sent.
@@ -140,42 +160,7 @@ func (s *server) acquireWriter(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, s.translate(err)
 }
 
-// readCommit reads the results of a batch. settings is the number of statements before
-// applyBatch. last is the last seen change after the batch. If readCommit fails, committing says
-// whether the server had answered all statements before the COMMIT.
-//
-// A COMMIT whose wait for a synchronous standby was cancelled succeeds with a warning: a failover may lose it.
-func (s *server) readCommit(
-	results pgx.BatchResults, settings int, batch []sqlstore.Write,
-) (outcomes []sqlstore.Outcome, last lastSeen, committing bool, err error) {
-	for range settings {
-		if _, err := results.Exec(); err != nil {
-			return nil, last, false, err
-		}
-	}
-	rows, err := results.Query()
-	if err != nil {
-		return nil, last, false, err
-	}
-	if outcomes, last, err = scanOutcomes(rows, batch); err != nil {
-		return nil, last, false, err
-	}
-	if _, err := results.Exec(); err != nil { // unlimited
-		return nil, last, false, err
-	}
-	s.warned.Store(false)
-	tag, err := results.Exec()
-	switch {
-	case err == nil && tag.String() != commit:
-		err = fmt.Errorf("commit ended as %q", tag)
-	case err == nil && s.warned.Load():
-		err = errNoStandby
-	}
-	return outcomes, last, true, err
-}
-
 func scanOutcomes(rows pgx.Rows, batch []sqlstore.Write) (outcomes []sqlstore.Outcome, last lastSeen, err error) {
-	defer rows.Close()
 	outcomes = make([]sqlstore.Outcome, len(batch))
 	n := 0
 	for ; rows.Next() && n < len(batch); n++ {

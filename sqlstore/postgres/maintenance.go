@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"byre/sqlstore"
@@ -14,13 +15,12 @@ import (
 
 // Histories implements sqlstore.Driver.
 func (d *Driver) Histories(ctx context.Context) (histories []sqlstore.History, err error) {
-	queue := func(b *pgx.Batch) { b.Queue(selectHistories) }
-	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
-		func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) (err error) {
-			rows, _ := results.Query() // CollectRows returns the error
+	err = d.snapshot(ctx, d.server.reads, nil, "", func(b *pgx.Batch, _ *sqlstore.State, _ *watchdog) {
+		b.Queue(selectHistories).Query(func(rows pgx.Rows) (err error) {
 			histories, err = pgx.CollectRows(rows, scanHistory)
 			return err
 		})
+	})
 	return histories, err
 }
 
@@ -37,22 +37,22 @@ func scanHistory(row pgx.CollectableRow) (h sqlstore.History, err error) {
 }
 
 // Compacted implements sqlstore.Driver.
-func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (compacted int64, err error) {
-	err = d.snapshot(ctx, d.server.reads, &of, selectCompacted, func(*pgx.Batch) {},
-		func(_ pgx.BatchResults, state sqlstore.State, _ *watchdog) error {
-			compacted = state.Compacted
-			return nil
-		})
-	return compacted, err
+func (d *Driver) Compacted(ctx context.Context, of sqlstore.Resource) (_ int64, err error) {
+	var last *sqlstore.State
+	err = d.snapshot(ctx, d.server.reads, &of, selectCompacted, func(_ *pgx.Batch, state *sqlstore.State, _ *watchdog) {
+		last = state
+	})
+	if err != nil {
+		return 0, err
+	}
+	return last.Compacted, nil
 }
 
 // RevisionAt implements sqlstore.Driver.
 func (d *Driver) RevisionAt(ctx context.Context, moment time.Time) (revision int64, err error) {
-	queue := func(b *pgx.Batch) { b.Queue(selectRevisionAt, formatTime(moment)) }
-	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
-		func(results pgx.BatchResults, _ sqlstore.State, _ *watchdog) error {
-			return results.QueryRow().Scan(&revision)
-		})
+	err = d.snapshot(ctx, d.server.reads, nil, "", func(b *pgx.Batch, _ *sqlstore.State, _ *watchdog) {
+		b.Queue(selectRevisionAt, formatTime(moment)).QueryRow(func(row pgx.Row) error { return row.Scan(&revision) })
+	})
 	return revision, err
 }
 
@@ -187,23 +187,19 @@ func deleteChanges(
 
 // Usage implements sqlstore.Driver.
 func (d *Driver) Usage(ctx context.Context) (usage sqlstore.Usage, err error) {
-	queue := func(b *pgx.Batch) {
-		b.Queue(allowScan)
-		b.Queue(selectUsage)
-	}
-	err = d.snapshot(ctx, d.server.reads, nil, "", queue,
-		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-			if _, err := results.Exec(); err != nil {
-				return err
-			}
-			// The statement scans a whole table and takes long. ctx bounds it, and no client's
-			// request waits for it.
+	err = d.snapshot(ctx, d.server.reads, nil, "", func(b *pgx.Batch, state *sqlstore.State, w *watchdog) {
+		b.Queue(allowScan).Exec(func(pgconn.CommandTag) error {
+			// The next statement scans a whole table and takes long. ctx bounds it, and no client's request waits for it.
 			w.pause()
+			return nil
+		})
+		b.Queue(selectUsage).Query(func(rows pgx.Rows) (err error) {
+			defer w.expect()
 			usage.Revision = state.Revision
-			rows, _ := results.Query() // AppendRows returns the error
 			usage.Resources, err = pgx.AppendRows(usage.Resources, rows, pgx.RowToStructByPos[sqlstore.ResourceUsage])
 			return err
 		})
+	})
 	return usage, err
 }
 

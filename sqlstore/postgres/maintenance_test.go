@@ -7,30 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/storetest"
 )
-
-func TestRetention_OfEachResource(t *testing.T) {
-	t.Parallel()
-	driver, dsn := open(t, postgres.Options{})
-	defer driver.Close()
-	conn := connect(t, dsn)
-	storetest.Retention(t, driver, func() []string {
-		rows, err := conn.Query(t.Context(), storetest.HistoryQuery)
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return texts
-	})
-}
 
 // A resource whose changes are all missing has a history too: a snapshot has its objects, and a
 // compaction ends the watches that would miss the changes.
@@ -56,7 +36,8 @@ func TestHistories_OfMissingChanges(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if err := sqlstore.New(driver, sqlstore.Options{}).Compact(t.Context(), missing); err != nil {
+	if _, err := sqlstore.New(driver, sqlstore.Options{}).CompactOlder(t.Context(),
+		sqlstore.Compaction{UpTo: missing}); err != nil {
 		t.Fatal(err)
 	}
 	pods := sqlstore.Resource{Resource: "pods"}

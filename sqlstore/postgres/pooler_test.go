@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -30,18 +29,6 @@ func openPooled(t *testing.T, options postgres.Options) (*postgres.Driver, *pgte
 		t.Fatal(err)
 	}
 	return driver, pooler
-}
-
-// What a pooler changes has tests of its own. The whole suite through one is for the night.
-func TestPooler_PassesTheSuite(t *testing.T) {
-	if os.Getenv("BYRE_NIGHT") == "" {
-		t.Skip("make night")
-	}
-	t.Parallel()
-	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
-		driver, _ := openPooled(t, postgres.Options{})
-		return driver
-	})
 }
 
 // Behind a pooler in transaction mode LISTEN is lost, because the pooler gives the session

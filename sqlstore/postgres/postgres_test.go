@@ -14,7 +14,6 @@ import (
 	"byre/sqlstore"
 	"byre/sqlstore/postgres"
 	"byre/sqlstore/postgres/pgtest"
-	"byre/sqlstore/storetest"
 )
 
 // open migrates an empty database and connects to it.
@@ -36,55 +35,6 @@ func migrated(t testing.TB) (dsn string) {
 		t.Fatal(err)
 	}
 	return dsn
-}
-
-func TestDriver_PassesTheSuite(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts PostgreSQL")
-	}
-	storetest.Run(t, func(t *testing.T) sqlstore.Driver {
-		driver, _ := open(t, postgres.Options{})
-		return driver
-	})
-}
-
-func BenchmarkDriver(b *testing.B) {
-	storetest.Benchmark(b, func(b *testing.B) sqlstore.Driver {
-		driver, _ := open(b, postgres.Options{})
-		b.Cleanup(func() { driver.Close() })
-		return driver
-	})
-}
-
-func FuzzKeys(f *testing.F) {
-	storetest.Fuzz(f, func(t testing.TB) sqlstore.Driver {
-		driver, _ := open(t, postgres.Options{})
-		return driver
-	})
-}
-
-func TestSnapshots_PassTheSuite(t *testing.T) {
-	t.Parallel()
-	storetest.RunSnapshots(t, func(t *testing.T) storetest.Database {
-		dsn := pgtest.DSN(t)
-		return storetest.Database{
-			Open: func(t *testing.T) sqlstore.Driver {
-				if _, err := migrations.Up(t.Context(), dsn); err != nil {
-					t.Fatal(err)
-				}
-				driver, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return driver
-			},
-			ReadSnapshot: func(ctx context.Context, read func(sqlstore.Snapshot) error) error {
-				return postgres.ReadSnapshot(ctx, dsn, read)
-			},
-			Load: func(ctx context.Context, s sqlstore.Snapshot) error { return postgres.Load(ctx, dsn, s) },
-		}
-	})
 }
 
 // No time-out of the role or the database ends the transactions of a backup and a restore, or the
@@ -109,7 +59,8 @@ END LOOP; END $$`); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := migration.Exec(t.Context(), `BEGIN; SELECT pg_advisory_xact_lock(x'62797265'::int)`); err != nil {
+	if _, err := migration.Exec(t.Context(),
+		`BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('byre migration public', 0))`); err != nil {
 		t.Fatal(err)
 	}
 	var migrating sync.WaitGroup
@@ -193,5 +144,27 @@ func TestDriver_OneRoundTripAnOperation(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The record of the last backup is that of the database, takes no revision, and is replaced by the next one.
+func TestRecordBackup(t *testing.T) {
+	t.Parallel()
+	driver, dsn := open(t, postgres.Options{})
+	defer driver.Close()
+	if _, err := driver.LastBackup(t.Context()); !errors.Is(err, sqlstore.ErrNotFound) {
+		t.Errorf("before the first backup: %v", err)
+	}
+	for revision := range int64(2) {
+		want := sqlstore.LastBackup{Time: time.Now().UTC().Truncate(time.Second), Revision: revision, Location: "ü"}
+		if err := postgres.RecordBackup(t.Context(), dsn, want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := driver.LastBackup(t.Context()); err != nil || got != want {
+			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	}
+	if state, err := driver.State(t.Context()); err != nil || state.Revision != 0 {
+		t.Errorf("revision %d, %v", state.Revision, err)
 	}
 }

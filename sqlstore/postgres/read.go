@@ -143,18 +143,18 @@ func (d *Driver) Changes(ctx context.Context, q sqlstore.ChangesQuery) (changes 
 	if q.Before != 0 || query == selectChangesIn {
 		arguments = append(arguments, q.Before)
 	}
-	err = d.snapshot(ctx, pool, q.Of, selectCompacted, func(b *pgx.Batch) { b.Queue(query, arguments...) },
-		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
+	err = d.snapshot(ctx, pool, q.Of, selectCompacted, func(b *pgx.Batch, state *sqlstore.State, w *watchdog) {
+		b.Queue(query, arguments...).Query(func(rows pgx.Rows) (err error) {
 			if !q.Kept && q.After < state.Compacted {
 				return sqlstore.ErrCompacted
 			}
-			rows, _ := results.Query() // AppendRows returns the error
 			changes, err = pgx.AppendRows(changes, rows, func(row pgx.CollectableRow) (sqlstore.Change, error) {
 				w.expect()
 				return scanChange(row, q.KeysOnly)
 			})
 			return err
 		})
+	})
 	return changes, err
 }
 
@@ -206,51 +206,34 @@ func scanChange(row pgx.CollectableRow, keysOnly bool) (c sqlstore.Change, err e
 }
 
 // snapshot sends a read-only transaction on a connection of a pool, as one pipeline: the statement that selects the
-// state, and the statements that queue adds. After it has checked the state it calls read,
-// which reads the results of the added statements. If of is not nil, the Compacted of the state
-// that read gets is what the query end selects of the resource: selectCompacted or selectCompleteAfter.
+// state, and the statements that queue adds, each with the function that reads its result. These functions are called
+// after the state was checked, and so may use it. If of is not nil, its Compacted is what the query end selects of the
+// resource: selectCompacted or selectCompleteAfter.
 func (d *Driver) snapshot(
-	ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, end string, queue func(*pgx.Batch),
-	read func(pgx.BatchResults, sqlstore.State, *watchdog) error,
+	ctx context.Context, pool *pgxpool.Pool, of *sqlstore.Resource, end string,
+	queue func(*pgx.Batch, *sqlstore.State, *watchdog),
 ) error {
 	return d.readFrom(ctx, pool, func(ctx context.Context, conn *pgxpool.Conn, w *watchdog, before lastSeen) error {
 		var b pgx.Batch
+		var o observation
 		b.Queue(beginRead)
 		if !d.server.hasSession() {
 			b.Queue(unlimited)
 		}
-		settings := b.Len()
-		b.Queue(selectState, before.revision)
+		b.Queue(selectState, before.revision).QueryRow(func(row pgx.Row) error {
+			if err := row.Scan(o.columns()...); err != nil {
+				return err
+			}
+			return d.check(before, &o)
+		})
 		if of != nil {
-			b.Queue(end, of.Group, of.Resource, of.Owner.String())
+			b.Queue(end, of.Group, of.Resource, of.Owner.String()).QueryRow(func(row pgx.Row) error {
+				return row.Scan(&o.Compacted)
+			})
 		}
-		queue(&b)
+		queue(&b, &o.State, w)
 		b.Queue(commit)
-		results := conn.SendBatch(ctx, &b)
-		var o observation
-		var err error
-		for i := 0; i < settings && err == nil; i++ {
-			_, err = results.Exec()
-		}
-		if err == nil {
-			err = results.QueryRow().Scan(o.columns()...)
-		}
-		if err == nil {
-			err = d.check(before, &o)
-		}
-		if err == nil && of != nil {
-			err = results.QueryRow().Scan(&o.Compacted)
-		}
-		if err == nil {
-			err = read(results, o.State, w)
-		}
-		// Close reads the results that read has left, and the answer to the COMMIT. If it
-		// fails, Release closes the connection.
-		w.expect()
-		if closeErr := results.Close(); err == nil {
-			err = closeErr
-		}
-		return err
+		return conn.SendBatch(ctx, &b).Close() // if it fails, Release closes the connection
 	})
 }
 
@@ -281,29 +264,39 @@ func (d *Driver) List(
 	if q.Past {
 		end = selectCompleteAfter
 	}
-	err = d.snapshot(ctx, d.server.reads, of, end,
-		func(b *pgx.Batch) {
-			if !nonEmpty {
-				return
+	var state *sqlstore.State
+	check := func() error {
+		switch {
+		case q.At > state.Revision:
+			return sqlstore.ErrFuture
+		case q.At != 0 && q.At < state.Compacted:
+			return sqlstore.ErrCompacted
+		}
+		listed.Revision = cmp.Or(q.At, state.Revision)
+		return nil
+	}
+	err = d.snapshot(ctx, d.server.reads, of, end, func(b *pgx.Batch, s *sqlstore.State, w *watchdog) {
+		if state = s; !nonEmpty {
+			return
+		}
+		yielded := int64(0)
+		b.Queue(list, arguments...).Query(func(rows pgx.Rows) (err error) {
+			if err = check(); err == nil {
+				yielded, listed.More, err = readList(rows, w, q, yield)
 			}
-			b.Queue(list, arguments...)
-			if q.Limit > 0 && q.Count {
-				b.Queue(count, arguments[:7]...)
-			}
-		},
-		func(results pgx.BatchResults, state sqlstore.State, w *watchdog) error {
-			switch {
-			case q.At > state.Revision:
-				return sqlstore.ErrFuture
-			case q.At != 0 && q.At < state.Compacted:
-				return sqlstore.ErrCompacted
-			}
-			listed.Revision = cmp.Or(q.At, state.Revision)
-			if !nonEmpty {
-				return nil
-			}
-			return readList(results, w, q, &listed, yield)
+			return err
 		})
+		if q.Limit > 0 && q.Count {
+			b.Queue(count, arguments[:7]...).QueryRow(func(row pgx.Row) error {
+				err := row.Scan(&listed.Remaining)
+				listed.Remaining -= yielded
+				return err
+			})
+		}
+	})
+	if err == nil && !nonEmpty {
+		err = check()
+	}
 	if err != nil {
 		var y *yieldError
 		if errors.As(err, &y) {
@@ -314,48 +307,33 @@ func (d *Driver) List(
 	return listed, nil
 }
 
+// readList yields up to q.Limit records. more is true if there are more.
 func readList(
-	results pgx.BatchResults, w *watchdog, q sqlstore.Query, listed *sqlstore.ListResult,
-	yield func(sqlstore.Record) error,
-) error {
-	rows, err := results.Query()
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	yielded := int64(0)
+	rows pgx.Rows, w *watchdog, q sqlstore.Query, yield func(sqlstore.Record) error,
+) (yielded int64, more bool, err error) {
 	for ; rows.Next(); yielded++ {
 		if q.Limit > 0 && yielded == int64(q.Limit) {
-			listed.More = true
-			break
+			return yielded, true, nil
 		}
-		w.pause() // the time that yield takes does not count
 		r := sqlstore.Record{Key: sqlstore.Key{Group: q.Group, Resource: q.Resource, Owner: q.Owner}}
 		var expires *time.Time
 		var value *string
 		if err := rows.Scan(&r.Namespace, &r.Name, &r.UID, &r.Created, &r.Revision, &r.Encoding, &expires,
 			&value); err != nil {
-			return err
+			return yielded, false, err
 		}
 		r.Expires = expiry(expires)
 		if value != nil {
 			r.Value = sqlstore.Bytes(*value)
 		}
-		if err := yield(r); err != nil {
-			return &yieldError{err}
-		}
+		w.pause() // the time that yield takes does not count
+		err := yield(r)
 		w.expect()
+		if err != nil {
+			return yielded, false, &yieldError{err}
+		}
 	}
-	rows.Close()
-	if err := rows.Err(); err != nil || q.Limit <= 0 || !q.Count {
-		return err
-	}
-	var all int64
-	if err := results.QueryRow().Scan(&all); err != nil {
-		return err
-	}
-	listed.Remaining = all - yielded
-	return nil
+	return yielded, false, nil
 }
 
 // fewChanges is how many changes after a revision a page of a list at it may examine. It takes

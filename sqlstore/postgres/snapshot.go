@@ -474,6 +474,9 @@ func nullTime(t time.Time) any {
 	return t
 }
 
+// lastBackupNote is the name of the note that has the record of the last backup.
+const lastBackupNote = "backup/last"
+
 // RecordBackup stores the record of a backup in its database, which may be in use.
 func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err error) {
 	value, err := b.Encode()
@@ -485,35 +488,29 @@ func RecordBackup(ctx context.Context, dsn string, b sqlstore.LastBackup) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	const attempts = 5 // other processes may record a backup at the same time
-	for range attempts {
-		w := sqlstore.Write{
-			Op: sqlstore.Create, Key: sqlstore.LastBackupKey, Encoding: "byre/1", Value: value,
-			Author: sqlstore.Author{User: "byre", Verb: "backup"},
-		}
-		switch record, _, err := d.Get(ctx, sqlstore.LastBackupKey); {
-		case err == nil:
-			w.Op, w.Replaces = sqlstore.Update, record.Revision
-		case !errors.Is(err, sqlstore.ErrNotFound):
-			return fmt.Errorf("last backup: %w", err)
-		}
-		outcomes, err := d.Commit(ctx, []sqlstore.Write{w})
+	for { // other processes may record a backup at the same time
+		notes, err := d.Notes(ctx, lastBackupNote)
 		if err != nil {
 			return fmt.Errorf("last backup: %w", err)
 		}
-		var conflict *sqlstore.ConflictError
-		if err = outcomes[0].Err; !errors.Is(err, sqlstore.ErrExists) && !errors.As(err, &conflict) {
-			return err
+		done, err := d.SetNote(ctx, lastBackupNote, notes[lastBackupNote], string(value))
+		if err != nil {
+			return fmt.Errorf("last backup: %w", err)
+		}
+		if done {
+			return nil
 		}
 	}
-	return errors.New("last backup: other processes record backups at the same time")
 }
 
 // LastBackup implements sqlstore.Driver.
 func (d *Driver) LastBackup(ctx context.Context) (sqlstore.LastBackup, error) {
-	record, _, err := d.Get(ctx, sqlstore.LastBackupKey)
+	notes, err := d.Notes(ctx, lastBackupNote)
+	if err == nil && notes[lastBackupNote] == "" {
+		err = sqlstore.ErrNotFound
+	}
 	if err != nil {
 		return sqlstore.LastBackup{}, fmt.Errorf("last backup: %w", err)
 	}
-	return sqlstore.DecodeLastBackup(record.Value)
+	return sqlstore.DecodeLastBackup([]byte(notes[lastBackupNote]))
 }

@@ -444,7 +444,7 @@ func (d *Driver) Space() (s sqlstore.Space, err error) {
 	if s.Free, err = freeSpace(d.file.path); err != nil {
 		return s, fmt.Errorf("%w: free space of the disk: %w", sqlstore.ErrUnavailable, err)
 	}
-	s.Reserve, s.NeededFree, s.IsReserveMissing = d.reserve.measure()
+	s.NeededFree, s.IsReserveMissing = d.reserve.measure()
 	s.Log, err = d.checkpointer.size()
 	s.LogLimit, s.Reader = d.options.logLimit(), d.checkpointer.blockedFor(time.Now())
 	return s, err

@@ -166,7 +166,7 @@ func (d *Driver) open(ctx context.Context) (err error) {
 	}
 	if c.writer, err = newWriter(ctx, f.connect(1, f.settings(
 		// A negative number is in KiB. 4,000 KiB hold the inner pages of the B-trees. With
-		// 16,000 KiB BenchmarkDriver takes as much processor time, and 22 MB more memory,
+		// 16,000 KiB BenchmarkSQLite takes as much processor time, and 22 MB more memory,
 		// because a page of 4 kB with its header takes 8 kB.
 		setting{name: "cache_size", value: "-4000"},
 		setting{name: "journal_size_limit", value: strconv.FormatInt(d.options.logLimit(), 10)},

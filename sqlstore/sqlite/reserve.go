@@ -143,16 +143,14 @@ func (r *diskReserve) inUse() bool {
 // be full again at once.
 func (r *diskReserve) needed() int64 { return r.size + r.size/8 }
 
-// measure returns the size of the file, and the space that must be free before it is taken back; 0 if it is not in use.
-// isMissing is true if there should be a file and is none.
-func (r *diskReserve) measure() (size, needed int64, isMissing bool) {
-	if info, err := os.Stat(r.path); err == nil {
-		size = info.Size()
-	}
+// measure returns the space that must be free before the file is taken back; 0 if it is not in use. isMissing is true
+// if there should be a file and is none.
+func (r *diskReserve) measure() (needed int64, isMissing bool) {
 	if r.isInUse.Load() {
-		return size, r.needed(), false
+		return r.needed(), false
 	}
-	return size, 0, size < r.size
+	info, err := os.Stat(r.path)
+	return 0, r.size > 0 && (err != nil || info.Size() < r.size)
 }
 
 // take gives the file its size, if the disk has the space. It reports whether the file has its size. If not, the

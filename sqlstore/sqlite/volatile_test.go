@@ -30,16 +30,6 @@ func openVolatile(t testing.TB, path string, isVolatile func(sqlstore.Key) bool)
 	return driver
 }
 
-// A driver that holds the changes of some keys in memory first passes the suite.
-func TestVolatile_PassesTheSuite(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("runs the suite again")
-	}
-	isVolatile := func(k sqlstore.Key) bool { return len(k.Name)%2 == 1 }
-	storetest.Run(t, func(t *testing.T) sqlstore.Driver { return openVolatile(t, migrated(t), isVolatile) })
-}
-
 // commitOne commits a write, and returns its outcome.
 func commitOne(t *testing.T, driver *sqlite.Driver, w sqlstore.Write) sqlstore.Outcome {
 	t.Helper()

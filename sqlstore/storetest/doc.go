@@ -1,7 +1,6 @@
-// Package storetest defines by tests what a sqlstore.Driver must do. It has a suite, which every
-// driver runs, and a Model: a driver in memory that is simple enough to be obviously right. The
-// suite compares the other drivers with the Model. Tests of packages that use a store use the
-// Model too.
+// Package storetest defines by its own tests what a sqlstore.Driver must do: a suite that runs on every driver and on a
+// Model, a driver in memory that is simple enough to be obviously right. The suite compares the other drivers with the
+// Model. Tests of packages that use a store use the Model too, and what else is exported here.
 //
 // # Waiting
 //

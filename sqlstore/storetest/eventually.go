@@ -29,13 +29,26 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	EventuallyDone(t, what, func(context.Context) (bool, error) { return condition(), nil })
 }
 
-// EventuallyDone calls condition until it returns true and no error, under the same rules as True. It
+// EventuallyDone calls condition until it returns true and no error, under the same rules as Eventually. It
 // calls condition again after an error, and reports the last error if the time is over. The
-// context of condition ends when Done returns.
+// context of condition ends when EventuallyDone returns.
 func EventuallyDone(t testing.TB, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
+	poll(t, what, interval, timeout, condition)
+}
+
+// EventuallySucceeds calls try until it returns nil. After Patience, or when the test's context ends,
+// it fails the test with the last error. Like Eventually, it must be called from the test's own
+// goroutine.
+func EventuallySucceeds(t testing.TB, what string, try func() error) {
+	t.Helper()
+	poll(t, what, programInterval, Patience, func(context.Context) (bool, error) { return true, try() })
+}
+
+func poll(t testing.TB, what string, every, limit time.Duration, condition wait.ConditionWithContextFunc) {
+	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), interval, timeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), every, limit, true, func(ctx context.Context) (bool, error) {
 		done, err := condition(ctx)
 		if ctx.Err() == nil {
 			last = err
@@ -43,21 +56,6 @@ func EventuallyDone(t testing.TB, what string, condition wait.ConditionWithConte
 		return done && err == nil, nil
 	})
 	if err != nil {
-		t.Fatalf("%s: not within %v: %v (last error: %v)", what, timeout, err, last)
-	}
-}
-
-// EventuallySucceeds calls try until it returns nil. After Patience, or when the test's context ends,
-// it fails the test with the last error. Like True, it must be called from the test's own
-// goroutine.
-func EventuallySucceeds(t testing.TB, what string, try func() error) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), programInterval, Patience, true, func(context.Context) (bool, error) {
-		last = try()
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: not within %v: %v (last error: %v)", what, Patience, err, last)
+		t.Fatalf("%s: not within %v: %v (last error: %v)", what, limit, err, last)
 	}
 }

@@ -192,7 +192,7 @@ func showAs(r *sqlstore.Record, key sqlstore.Key) *metav1.ObjectMeta {
 	if len(r.Value) == 0 {
 		return nil
 	}
-	value, err := etcdserver.ValueOf(r)
+	value, err := etcdserver.ValueOf(r.Encoding, r.Value)
 	if err != nil {
 		return nil
 	}

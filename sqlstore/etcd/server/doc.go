@@ -8,7 +8,7 @@
 //
 // done.
 //   - The keys below a prefix of Kubernetes, such as /registry/pods/, are a resource of the store; all others are one
-//     resource (locate). The name of a record orders as its key does.
+//     resource (RecordOf). The name of a record orders as its key does.
 //   - A value comes back byte by byte as it was put. Text is stored as it is, anything else encoded as text
 //     (encodeValue). The version and the lease of a key are in the UID of its record (identity), so that history has
 //     them too.

@@ -75,16 +75,25 @@ func resourceOf(prefix string) sqlstore.Resource {
 	return sqlstore.Resource{Group: group, Resource: prefix[len(registry) : len(prefix)-1]}
 }
 
-// locate returns the key of the record of a key of etcd. Its name begins with the slash that ends the prefix, because
-// a name can't be empty.
-func locate(key string) sqlstore.Key {
+// RecordOf returns the key of the record of a key of etcd. Its name begins with the slash that ends the prefix, because
+// a name can't be empty. If the key ends in the slash after one of Kubernetes' prefixes, or in a later one, the keys of
+// etcd that begin with it have records of the same resource, whose names begin with the Name.
+func RecordOf(key string) sqlstore.Key {
 	prefix := prefixOf(key)
 	return sqlstore.Key{
 		Group: group, Resource: resourceOf(prefix).Resource, Name: encodeName(key[max(len(prefix)-1, 0):]),
 	}
 }
 
-// keyOf is the reverse of locate.
+// KeyOf returns the key of etcd whose record has a key; false if that is no record of a key of etcd.
+func KeyOf(record sqlstore.Key) (string, bool) {
+	if !hasKeys(record.Of()) {
+		return "", false
+	}
+	return string(keyOf(record)), true
+}
+
+// keyOf is the reverse of RecordOf.
 func keyOf(k sqlstore.Key) []byte {
 	if k.Of() == others {
 		return decodeName(nil, k.Name)

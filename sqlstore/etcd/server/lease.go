@@ -49,16 +49,20 @@ type leaseValue struct {
 	Ends bool `json:"ends,omitempty"`
 }
 
-func (v leaseValue) String() string {
-	text, _ := json.Marshal(v) // numbers and a bool: never an error
-	return string(text)
-}
-
 // lease is one lease as a lessor knows it. It is immutable.
 type lease struct {
 	leaseValue
 	id      int64
 	expires time.Time
+}
+
+// note returns the value of the lease's note; that of nil is none.
+func (l *lease) note() string {
+	if l == nil {
+		return ""
+	}
+	text, _ := json.Marshal(l.leaseValue) // numbers and a bool: never an error
+	return string(text)
 }
 
 func newLease(id int64, value leaseValue) *lease {
@@ -145,13 +149,7 @@ func newer(known, now *lease) *lease {
 // set changes a lease in the notes and in memory; a nil one is none. It returns false if the note is not as old any
 // more.
 func (l *lessor) set(ctx context.Context, id int64, old, now *lease) (bool, error) {
-	text := func(of *lease) string {
-		if of == nil {
-			return ""
-		}
-		return of.String()
-	}
-	done, err := l.store.SetNote(ctx, leaseNote(id), text(old), text(now))
+	done, err := l.store.SetNote(ctx, leaseNote(id), old.note(), now.note())
 	if done {
 		l.remember(id, now)
 	}
@@ -325,7 +323,7 @@ func (s *leaseService) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) 
 		done, err := s.lessor.set(ctx, id, nil, newLease(id, leaseValue{TTL: ttl}))
 		switch {
 		case err != nil:
-			return nil, s.answer(err)
+			return nil, err
 		case done:
 			return &pb.LeaseGrantResponse{Header: s.header(s.feed.Revision()), ID: id, TTL: ttl}, nil
 		case r.ID != 0:
@@ -340,7 +338,7 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 	for {
 		held, err := s.lessor.find(ctx, r.ID)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		if held == nil && !isFound {
 			return nil, rpctypes.ErrGRPCLeaseNotFound
@@ -349,7 +347,7 @@ func (s *leaseService) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest
 		if held != nil {
 			isFound = true
 			if revision, err = s.lessor.revoke(ctx, held); err != nil {
-				return nil, s.answer(err)
+				return nil, err
 			}
 			if revision == 0 {
 				continue // it had no keys, or was renewed meanwhile
@@ -372,7 +370,7 @@ func (s *leaseService) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) erro
 		}
 		ttl, err := s.lessor.renew(stream.Context(), r.ID)
 		if err != nil {
-			return s.answer(err)
+			return err
 		}
 		if err := stream.Send(&pb.LeaseKeepAliveResponse{
 			Header: s.header(s.feed.Revision()), ID: r.ID, TTL: ttl,
@@ -391,7 +389,7 @@ func (s *leaseService) LeaseTimeToLive(
 ) (*pb.LeaseTimeToLiveResponse, error) {
 	held, err := s.lessor.find(ctx, r.ID)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	response := &pb.LeaseTimeToLiveResponse{Header: s.header(s.feed.Revision()), ID: r.ID, TTL: -1}
 	if held == nil {
@@ -401,7 +399,7 @@ func (s *leaseService) LeaseTimeToLive(
 	if r.Keys {
 		keys, err := s.lessor.keys(ctx, r.ID, maxKeysOfLease)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		for _, key := range keys {
 			response.Keys = append(response.Keys, keyOf(key.Key))
@@ -414,7 +412,7 @@ func (s *leaseService) LeaseTimeToLive(
 func (s *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	if s.isShared {
 		if err := s.lessor.read(ctx); err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 	}
 	s.lessor.mu.Lock()

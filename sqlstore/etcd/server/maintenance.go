@@ -19,8 +19,9 @@ import (
 	"byre/watch"
 )
 
+// maintenanceService refuses downgrades.
 type maintenanceService struct {
-	pb.UnsafeMaintenanceServer
+	pb.UnimplementedMaintenanceServer
 	*Server
 }
 
@@ -54,7 +55,7 @@ func (s *Server) raiseAlarm(ctx context.Context) error {
 // Alarm implements pb.MaintenanceServer.
 func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	if err := s.readAlarm(ctx); err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	response := &pb.AlarmResponse{Header: s.header(s.feed.Revision())}
 	isAsked := r.Alarm == pb.AlarmType_NOSPACE || r.Alarm == pb.AlarmType_NONE && r.Action == pb.AlarmRequest_GET
@@ -73,7 +74,7 @@ func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb
 		}
 	}
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	if wasAlarmed || r.Action == pb.AlarmRequest_ACTIVATE {
 		response.Alarms = []*pb.AlarmMember{{MemberID: s.cluster.MemberID, Alarm: pb.AlarmType_NOSPACE}}
@@ -85,15 +86,15 @@ func (s *maintenanceService) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb
 func (s *maintenanceService) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
 	revision, err := s.feed.Latest(ctx)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	size, err := s.store.Size(ctx)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	used, err := s.store.Used(ctx)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	response := &pb.StatusResponse{
 		Header: s.header(revision), Version: version, StorageVersion: storageVersion, DbSize: size, DbSizeInUse: used,
@@ -118,7 +119,7 @@ func (s *maintenanceService) Defragment(context.Context, *pb.DefragmentRequest) 
 func (s *maintenanceService) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.HashResponse, error) {
 	hash, l, err := s.hash(ctx, 0)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	return &pb.HashResponse{Header: s.header(l.current), Hash: hash}, nil
 }
@@ -127,7 +128,7 @@ func (s *maintenanceService) Hash(ctx context.Context, _ *pb.HashRequest) (*pb.H
 func (s *maintenanceService) HashKV(ctx context.Context, r *pb.HashKVRequest) (*pb.HashKVResponse, error) {
 	hash, l, err := s.hash(ctx, r.Revision)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, err
 	}
 	return &pb.HashKVResponse{
 		Header: s.header(l.current), Hash: hash, HashRevision: l.revision, CompactRevision: s.compacted.Load(),
@@ -158,18 +159,14 @@ func (s *Server) hash(ctx context.Context, revision int64) (uint32, *listing, er
 const snapshotChunk = 32 << 10
 
 // Snapshot implements pb.MaintenanceServer: the keys that exist now, without their history.
-func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) error {
-	return s.answer(s.snapshot(stream.Context(), stream.Send))
-}
-
-func (s *Server) snapshot(ctx context.Context, send func(*pb.SnapshotResponse) error) (err error) {
+func (s *maintenanceService) Snapshot(_ *pb.SnapshotRequest, stream pb.Maintenance_SnapshotServer) (err error) {
 	directory, err := os.MkdirTemp("", "byre-etcd-*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	path := directory + "/snapshot"
-	if err := s.writeSnapshot(ctx, path); err != nil {
+	if err := s.writeSnapshot(stream.Context(), path); err != nil {
 		return err
 	}
 	file, err := os.Open(path)
@@ -189,7 +186,7 @@ func (s *Server) snapshot(ctx context.Context, send func(*pb.SnapshotResponse) e
 		}
 		left -= int64(n)
 		m := &pb.SnapshotResponse{RemainingBytes: uint64(left), Blob: chunk[:n], Version: storageVersion}
-		if err := send(m); err != nil {
+		if err := stream.Send(m); err != nil {
 			return err
 		}
 	}
@@ -243,13 +240,9 @@ func (s *maintenanceService) MoveLeader(context.Context, *pb.MoveLeaderRequest) 
 	return nil, rpctypes.ErrGRPCBadLeaderTransferee
 }
 
-// Downgrade implements pb.MaintenanceServer.
-func (s *maintenanceService) Downgrade(context.Context, *pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
-	return nil, errUnsupported("a downgrade")
-}
-
+// clusterService refuses changes of the members.
 type clusterService struct {
-	pb.UnsafeClusterServer
+	pb.UnimplementedClusterServer
 	*Server
 }
 
@@ -258,23 +251,6 @@ func (s *clusterService) MemberList(context.Context, *pb.MemberListRequest) (*pb
 	return &pb.MemberListResponse{Header: s.header(0), Members: []*pb.Member{{
 		ID: s.cluster.MemberID, Name: "byre", ClientURLs: s.options.ClientURLs,
 	}}}, nil
-}
-
-var errMembers = errUnsupported("a change of the members")
-
-// MemberAdd implements pb.ClusterServer.
-func (s *clusterService) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
-	return nil, errMembers
-}
-
-// MemberRemove implements pb.ClusterServer.
-func (s *clusterService) MemberRemove(context.Context, *pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
-	return nil, errMembers
-}
-
-// MemberUpdate implements pb.ClusterServer.
-func (s *clusterService) MemberUpdate(context.Context, *pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
-	return nil, errMembers
 }
 
 // MemberPromote implements pb.ClusterServer.

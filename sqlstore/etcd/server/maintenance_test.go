@@ -302,7 +302,7 @@ func TestServer_Stop(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, listeners, http.NotFoundHandler()) }()
-	f := fixture{T: t, Client: connect(t, listeners.URLs()[0])}
+	f := fixture{T: t, Client: connect(t, listeners.URLs[0])}
 	w := f.watch()
 	w.create(&pb.WatchCreateRequest{Key: []byte("a")})
 	w.next()

@@ -308,8 +308,7 @@ func (s *kvService) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRes
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	response, err := s.answerRange(ctx, r)
-	return response, s.answer(err)
+	return s.answerRange(ctx, r)
 }
 
 // answerRange answers a request that was checked. A serializable one is linearizable too.
@@ -317,7 +316,7 @@ func (s *Server) answerRange(ctx context.Context, r *pb.RangeRequest) (*pb.Range
 	sp := spanOf(r.Key, r.RangeEnd)
 	if sp.isOne && r.Revision <= 0 {
 		// A snapshot of all keys of the resource would cost the next write a copy of nodes.
-		e, revision, err := s.get(ctx, locate(sp.start), true)
+		e, revision, err := s.get(ctx, RecordOf(sp.start), true)
 		if err != nil {
 			return nil, err
 		}
@@ -447,12 +446,9 @@ func (s *kvService) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServ
 	case isFiltered(r):
 		return status.Error(codes.Unimplemented, "RangeStream does not support revision filters")
 	}
-	return s.answer(s.stream(stream.Context(), r, func(m *pb.RangeResponse) error {
+	ctx, send := stream.Context(), func(m *pb.RangeResponse) error {
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: m})
-	}))
-}
-
-func (s *Server) stream(ctx context.Context, r *pb.RangeRequest, send func(*pb.RangeResponse) error) error {
+	}
 	l, err := s.list(ctx, spanOf(r.Key, r.RangeEnd), r.Revision)
 	if err != nil {
 		return err

@@ -60,8 +60,8 @@ func encodeValue(value []byte) (encoding string, text []byte) {
 
 var errEncoding = errors.New("the value is in no encoding of this program")
 
-// decodeValue is the reverse of encodeValue.
-func decodeValue(encoding string, text []byte) ([]byte, error) {
+// ValueOf returns the value of the key of etcd whose record has an encoding and a text: the reverse of encodeValue.
+func ValueOf(encoding string, text []byte) ([]byte, error) {
 	switch encoding {
 	case encodingEmpty:
 		return nil, nil
@@ -129,6 +129,6 @@ func keyValue(e *watch.Entry, keysOnly bool) (*mvccpb.KeyValue, error) {
 	}
 	kv.Lease = lease
 	var err error
-	kv.Value, err = decodeValue(e.Encoding, e.Value())
+	kv.Value, err = ValueOf(e.Encoding, e.Value())
 	return kv, err
 }

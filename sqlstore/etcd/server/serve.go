@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,9 +18,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/soheilhy/cmux"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 )
@@ -44,10 +44,11 @@ const (
 	healthTime = 5 * time.Second
 )
 
-// Listeners are the open ports of a server.
+// Listeners are the open ports of a server, and the addresses that clients reach, with the ports that were chosen for
+// port 0.
 type Listeners struct {
-	open []*splitter
-	tls  *tls.Config
+	open []net.Listener
+	URLs []string
 }
 
 // Listen opens the ports. The caller serves or closes them.
@@ -66,19 +67,20 @@ func Listen(ctx context.Context, l Listening) (_ *Listeners, err error) {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Path != "" {
 			return nil, fmt.Errorf("--listen-client-urls: %q is not of the form https://HOST:PORT or http://HOST:PORT", text)
 		}
-		s := &splitter{}
-		if u.Scheme == "https" {
-			if s.tls, err = l.tlsConfig(); err != nil {
-				return nil, err
-			}
-			listeners.tls = s.tls
-		}
 		var config net.ListenConfig
-		if s.listener, err = config.Listen(ctx, "tcp", u.Host); err != nil {
+		listener, err := config.Listen(ctx, "tcp", u.Host)
+		if err != nil {
 			return nil, fmt.Errorf("--listen-client-urls: %w", err)
 		}
-		s.grpc, s.http = newQueue(s.listener.Addr()), newQueue(s.listener.Addr())
-		listeners.open = append(listeners.open, s)
+		listeners.open = append(listeners.open, listener)
+		listeners.URLs = append(listeners.URLs, u.Scheme+"://"+listener.Addr().String())
+		if u.Scheme == "https" {
+			config, err := l.tlsConfig()
+			if err != nil {
+				return nil, err
+			}
+			listeners.open[len(listeners.open)-1] = tls.NewListener(listener, config)
+		}
 	}
 	return &listeners, nil
 }
@@ -86,28 +88,16 @@ func Listen(ctx context.Context, l Listening) (_ *Listeners, err error) {
 // Close closes the ports.
 func (l *Listeners) Close() error {
 	var errs []error
-	for _, s := range l.open {
-		errs = append(errs, s.listener.Close())
+	for _, listener := range l.open {
+		errs = append(errs, listener.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// URLs returns the addresses that clients reach, with the ports that were chosen for port 0.
-func (l *Listeners) URLs() (urls []string) {
-	for _, s := range l.open {
-		scheme := "http"
-		if s.tls != nil {
-			scheme = "https"
-		}
-		urls = append(urls, scheme+"://"+s.listener.Addr().String())
-	}
-	return urls
-}
-
 // tlsConfig reads the certificate at each handshake, as etcd does, so that a renewed one is served.
 //
-// The protocols are in this order because clients of gRPC offer HTTP/2 alone, and all others HTTP/1.1 too: so the
-// protocol tells them apart.
+// The protocols are in this order because clients of gRPC offer HTTP/2 alone, and all others HTTP/1.1 too: so only
+// gRPC speaks HTTP/2.
 func (l *Listening) tlsConfig() (*tls.Config, error) {
 	if l.CertFile == "" || l.KeyFile == "" {
 		return nil, errors.New("an https URL of --listen-client-urls needs --cert-file and --key-file")
@@ -144,13 +134,25 @@ func (l *Listening) tlsConfig() (*tls.Config, error) {
 // Serve serves the ports until ctx ends: then no connection is accepted any more, requests end, and the connections of
 // watches are closed. handler serves what is no gRPC.
 func (s *Server) Serve(ctx context.Context, l *Listeners, handler http.Handler) error {
-	requests := &inFlight{}
+	var requests sync.WaitGroup // the unary ones
 	server := grpc.NewServer(
-		grpc.Creds(handshaken{}),
+		grpc.Creds(handshaken{insecure.NewCredentials()}),
 		grpc.MaxRecvMsgSize(maxRequestBytes+grpcOverheadBytes), grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(math.MaxUint32),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
-		grpc.UnaryInterceptor(requests.intercept),
+		grpc.UnaryInterceptor(func(
+			ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+		) (any, error) {
+			requests.Add(1)
+			defer requests.Done()
+			response, err := handler(ctx, request)
+			return response, s.answer(err)
+		}),
+		grpc.StreamInterceptor(func(
+			service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+		) error {
+			return s.answer(handler(service, stream))
+		}),
 	)
 	s.Register(server)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
@@ -162,10 +164,18 @@ func (s *Server) Serve(ctx context.Context, l *Listeners, handler http.Handler) 
 	serve := func(f func() error) {
 		services.Go(func() { failed <- f() })
 	}
-	for _, split := range l.open {
-		serve(split.run)
-		serve(func() error { return server.Serve(split.grpc) })
-		serve(func() error { return plain.Serve(split.http) })
+	for _, listener := range l.open {
+		// By the first bytes, those of TLS decrypted.
+		mux := cmux.New(listener)
+		mux.SetReadTimeout(prefaceTime)
+		mux.HandleError(func(err error) bool {
+			time.Sleep(10 * time.Millisecond) // no more files, or the client was faster: the next one may do
+			return !errors.Is(err, net.ErrClosed)
+		})
+		ofGRPC, ofHTTP := mux.Match(cmux.HTTP2()), mux.Match(cmux.Any())
+		serve(mux.Serve)
+		serve(func() error { return server.Serve(ofGRPC) })
+		serve(func() error { return plain.Serve(ofHTTP) })
 	}
 	var err error
 	select {
@@ -176,165 +186,31 @@ func (s *Server) Serve(ctx context.Context, l *Listeners, handler http.Handler) 
 	_ = l.Close()
 	// GracefulStop tells clients to go elsewhere and waits for watches too, which last for ever: Stop ends them.
 	services.Go(server.GracefulStop)
-	requests.await(stopTime)
+	ended := make(chan struct{})
+	services.Go(func() {
+		requests.Wait()
+		close(ended)
+	})
+	select {
+	case <-ended:
+	case <-time.After(stopTime):
+	}
 	server.Stop()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
 	_ = plain.Shutdown(stopping)
-	for _, split := range l.open {
-		split.join()
-	}
 	services.Wait()
 	return err
 }
 
-// inFlight counts unary calls.
-type inFlight struct{ group sync.WaitGroup }
-
-func (f *inFlight) intercept(
-	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
-) (any, error) {
-	f.group.Add(1)
-	defer f.group.Done()
-	return handler(ctx, request)
-}
-
-// await waits until no call is in flight, for a time at most.
-func (f *inFlight) await(limit time.Duration) {
-	done := make(chan struct{})
-	go func() {
-		f.group.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(limit):
-	}
-}
-
-// splitter gives the connections of a port to gRPC or HTTP: by the protocol that TLS has negotiated, or else by the
-// first bytes.
-type splitter struct {
-	listener   net.Listener
-	tls        *tls.Config
-	grpc, http *connQueue
-	group      sync.WaitGroup
-}
-
-// run accepts connections until the listener is closed.
-func (s *splitter) run() error {
-	for {
-		conn, err := s.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
-		if err != nil {
-			time.Sleep(10 * time.Millisecond) // no more files, or the client was faster: the next one may do
-			continue
-		}
-		s.group.Go(func() { s.split(conn) })
-	}
-}
-
-// preface is how HTTP/2 without TLS begins.
-var preface = []byte("PRI * HTTP/2.0\r\n")
-
-func (s *splitter) split(conn net.Conn) {
-	_ = conn.SetDeadline(time.Now().Add(prefaceTime))
-	isGRPC := false
-	if s.tls != nil {
-		secure := tls.Server(conn, s.tls)
-		if err := secure.Handshake(); err != nil {
-			_ = conn.Close()
-			return
-		}
-		conn, isGRPC = secure, secure.ConnectionState().NegotiatedProtocol == "h2"
-	} else {
-		reader := bufio.NewReader(conn)
-		first, err := reader.Peek(len(preface))
-		if err != nil && len(first) == 0 {
-			_ = conn.Close()
-			return
-		}
-		conn, isGRPC = &peeked{conn, reader}, bytes.Equal(first, preface)
-	}
-	_ = conn.SetDeadline(time.Time{})
-	if isGRPC {
-		s.grpc.push(conn)
-	} else {
-		s.http.push(conn)
-	}
-}
-
-// join waits until no connection is being looked at, and closes the queues.
-func (s *splitter) join() {
-	_ = s.grpc.Close()
-	_ = s.http.Close()
-	s.group.Wait()
-}
-
-// peeked is a connection whose first bytes were read into a buffer.
-type peeked struct {
-	net.Conn
-	reader *bufio.Reader
-}
-
-// Read implements net.Conn.
-func (p *peeked) Read(b []byte) (int, error) {
-	if p.reader != nil && p.reader.Buffered() == 0 {
-		p.reader = nil
-	}
-	if p.reader == nil {
-		return p.Conn.Read(b)
-	}
-	return p.reader.Read(b)
-}
-
-// connQueue is a net.Listener of connections that are open already.
-type connQueue struct {
-	addr   net.Addr
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newQueue(addr net.Addr) *connQueue {
-	return &connQueue{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (q *connQueue) push(conn net.Conn) {
-	select {
-	case q.conns <- conn:
-	case <-q.closed:
-		_ = conn.Close()
-	}
-}
-
-// Accept implements net.Listener.
-func (q *connQueue) Accept() (net.Conn, error) {
-	select {
-	case conn := <-q.conns:
-		return conn, nil
-	case <-q.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (q *connQueue) Close() error {
-	q.once.Do(func() { close(q.closed) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (q *connQueue) Addr() net.Addr { return q.addr }
-
 // handshaken gives gRPC what TLS knows of a connection whose handshake is done.
-type handshaken struct{}
+type handshaken struct {
+	credentials.TransportCredentials
+}
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (handshaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if secure, ok := conn.(*tls.Conn); ok {
+	if secure, ok := conn.(*cmux.MuxConn).Conn.(*tls.Conn); ok {
 		return conn, credentials.TLSInfo{
 			State:          secure.ConnectionState(),
 			CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
@@ -342,20 +218,6 @@ func (handshaken) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	}
 	return conn, nil, nil
 }
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("these credentials are for servers")
-}
-
-// Info implements credentials.TransportCredentials.
-func (handshaken) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{} }
-
-// Clone implements credentials.TransportCredentials.
-func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
-
-// OverrideServerName implements credentials.TransportCredentials.
-func (handshaken) OverrideServerName(string) error { return nil }
 
 // Handler returns the handler of /health, /readyz, /livez and /version, as etcd answers them, and of metrics.
 func (s *Server) Handler(metrics http.Handler) http.Handler {

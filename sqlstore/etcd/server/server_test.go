@@ -47,7 +47,7 @@ func serve(t *testing.T, driver sqlstore.Driver, options sqlstore.Options) fixtu
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := server.New(server.Options{Store: store, Feed: feed, ClientURLs: listeners.URLs()})
+	s := server.New(server.Options{Store: store, Feed: feed, ClientURLs: listeners.URLs})
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func serve(t *testing.T, driver sqlstore.Driver, options sqlstore.Options) fixtu
 	dbtest.Serve(t, "listeners", func(ctx context.Context) error {
 		return s.Serve(ctx, listeners, s.Handler(http.NotFoundHandler()))
 	})
-	return fixture{T: t, Client: connect(t, listeners.URLs()[0]), driver: driver, server: s, url: listeners.URLs()[0]}
+	return fixture{T: t, Client: connect(t, listeners.URLs[0]), driver: driver, server: s, url: listeners.URLs[0]}
 }
 
 func connect(t *testing.T, url string) *clientv3.Client {

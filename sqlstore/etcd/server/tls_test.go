@@ -94,7 +94,7 @@ func TestServer_Certificates(t *testing.T) {
 	dbtest.Serve(t, "listeners", func(ctx context.Context) error {
 		return s.Serve(ctx, listeners, s.Handler(http.NotFoundHandler()))
 	})
-	url := listeners.URLs()[0]
+	url := listeners.URLs[0]
 	known := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{client}}
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, TLS: known, Logger: zap.NewNop()})
 	if err != nil {

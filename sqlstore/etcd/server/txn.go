@@ -146,7 +146,7 @@ func (s *kvService) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 		if errors.Is(err, errStale) || isConflict(err) {
 			continue
 		}
-		return response, s.answer(err)
+		return response, err
 	}
 }
 
@@ -234,7 +234,7 @@ func (t *txn) read(ctx context.Context) (txnState, error) {
 		t.isFresh = true
 		return txnState{revision: current}, err
 	case isOne:
-		key := locate(spans[0].start)
+		key := RecordOf(spans[0].start)
 		e, revision, err := t.server.get(ctx, key, t.isFresh)
 		return txnState{revision: revision, key: key, record: e}, err
 	}
@@ -345,7 +345,7 @@ func (t *txn) compare(ctx context.Context, c *pb.Compare) (bool, error) {
 	for _, e := range found {
 		var value []byte
 		if c.Target == pb.Compare_VALUE {
-			if value, err = decodeValue(e.Encoding, e.Value()); err != nil {
+			if value, err = ValueOf(e.Encoding, e.Value()); err != nil {
 				return false, err
 			}
 		}
@@ -406,7 +406,7 @@ func (t *txn) plan(ctx context.Context, ops []*pb.RequestOp) error {
 			if len(found) > 0 {
 				old = found[0]
 			}
-			if w, err = putWrite(ctx, locate(string(request.RequestPut.Key)), old, request.RequestPut); err != nil {
+			if w, err = putWrite(ctx, RecordOf(string(request.RequestPut.Key)), old, request.RequestPut); err != nil {
 				if !t.isFresh {
 					err = errStale
 				}
@@ -438,7 +438,7 @@ func (t *txn) plan(ctx context.Context, ops []*pb.RequestOp) error {
 // cover them.
 func (t *txn) checkIndependent() error {
 	for _, sp := range t.dependencies(t.request, nil) {
-		if !sp.isOne || locate(sp.start) != t.write.Key {
+		if !sp.isOne || RecordOf(sp.start) != t.write.Key {
 			return errUnsupported("a transaction that writes a key and compares, or deletes by, others")
 		}
 	}

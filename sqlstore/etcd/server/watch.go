@@ -71,9 +71,9 @@ func (s *watchService) Watch(grpcStream pb.Watch_WatchServer) error {
 	})
 	<-ctx.Done()
 	if grpcStream.Context().Err() != nil {
-		return s.answer(grpcStream.Context().Err())
+		return grpcStream.Context().Err()
 	}
-	return s.answer(context.Cause(ctx))
+	return context.Cause(ctx)
 }
 
 func (st *stream) handle(ctx context.Context, request *pb.WatchRequest) error {
@@ -174,7 +174,7 @@ func (st *stream) open(ctx context.Context, w *watcher) (source, error) {
 	}
 	interest := watch.Interest{Resource: r}
 	if w.span.isOne {
-		interest.Name = locate(w.span.start).Name
+		interest.Name = RecordOf(w.span.start).Name
 	}
 	subscription, err := st.feed.Subscribe(ctx, interest, w.start-1)
 	return subscribed{subscription}, err

@@ -57,11 +57,11 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 	if err := s.checkSpace(); err != nil {
 		return nil, err
 	}
-	key := locate(string(r.Key))
+	key := RecordOf(string(r.Key))
 	for isFresh := false; ; isFresh = true {
 		old, _, err := s.get(ctx, key, isFresh)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		w, err := putWrite(ctx, key, old, r)
 		if err == nil {
@@ -71,7 +71,7 @@ func (s *kvService) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse,
 			}
 		}
 		if !isConflict(err) && (isFresh || !errors.Is(err, rpctypes.ErrGRPCKeyNotFound)) {
-			return nil, s.answer(err)
+			return nil, err
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (s *kvService) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (
 		old, revision, err := s.matched(ctx, spanOf(r.Key, r.RangeEnd))
 		switch {
 		case err != nil:
-			return nil, s.answer(err)
+			return nil, err
 		case len(old) > 1:
 			return nil, errSeveralKeys
 		case len(old) == 1:
@@ -148,7 +148,7 @@ func (s *kvService) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (
 			}
 		}
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		return s.deleteResponse(r, old, revision)
 	}
@@ -157,7 +157,7 @@ func (s *kvService) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (
 // matched returns the keys of a span, two at most.
 func (s *Server) matched(ctx context.Context, sp span) ([]*watch.Entry, int64, error) {
 	if sp.isOne {
-		e, revision, err := s.get(ctx, locate(sp.start), true)
+		e, revision, err := s.get(ctx, RecordOf(sp.start), true)
 		return entriesOf(e), revision, err
 	}
 	l, err := s.list(ctx, sp, 0)
@@ -224,12 +224,12 @@ func (s *kvService) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.C
 	for {
 		current, err := s.feed.Latest(ctx)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		compacted, err := s.readCompacted(ctx)
 		switch {
 		case err != nil:
-			return nil, s.answer(err)
+			return nil, err
 		case r.Revision <= compacted:
 			return nil, rpctypes.ErrGRPCCompacted
 		case r.Revision > current:
@@ -241,7 +241,7 @@ func (s *kvService) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.C
 		}
 		done, err := s.store.SetNote(ctx, compactedNote, old, strconv.FormatInt(r.Revision, 10))
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, err
 		}
 		if done {
 			s.compacted.Store(r.Revision)

@@ -223,14 +223,9 @@ func testNotes(f fixture) {
 	}
 }
 
-// HistoryQuery selects the rows of the view history, each as one text.
-const HistoryQuery = `
-SELECT revision || ' ' || op || ' ' || resource || '/' || name || ' ' || coalesce(value, '-') || ' ' || coalesce(replaced, '-')
-FROM history ORDER BY revision`
-
-// Retention tests that the history of each resource is kept for a time of its own, on an empty
+// testRetention tests that the history of each resource is kept for a time of its own, on an empty
 // database. history returns the rows of HistoryQuery.
-func Retention(t *testing.T, driver sqlstore.Driver, history func() []string) {
+func testRetention(t *testing.T, driver sqlstore.Driver, history func() []string) {
 	f := fixture{TB: t, Driver: driver}
 	of := func(group, resource, name string) sqlstore.Key {
 		return sqlstore.Key{Group: group, Resource: resource, Namespace: "n", Name: name}
@@ -353,7 +348,7 @@ func testRetentionByCount(f fixture) {
 // testClockAhead has changes that were made while the clock was a year ahead: retention deletes them
 // with the next change that has reached its age. A compaction does so too, and neither deletes
 // them before.
-func testClockAhead(t *testing.T, create func(*testing.T) Database) {
+func testClockAhead(t *testing.T, create func(*testing.T) database) {
 	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
 	for name, test := range map[string]struct {
 		passed    time.Duration

@@ -137,7 +137,7 @@ func testStoreRetention(f fixture) {
 	store, stop := start(f, sqlstore.Options{Retention: anHour, RetentionChanges: 10, CompactInterval: time.Millisecond})
 	Eventually(f, "the number of changes", func() bool { return f.state().Compacted == 20 })
 	stop()
-	if err := store.Compact(f.Context(), 22); err != nil || f.state().Compacted != 22 {
+	if _, err := store.CompactOlder(f.Context(), sqlstore.Compaction{UpTo: 22}); err != nil || f.state().Compacted != 22 {
 		f.Errorf("compact: %v, %+v", err, f.state())
 	}
 	// By age: with a clock that is nearly an hour ahead, all changes are soon an hour old.

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,9 +14,9 @@ import (
 	"byre/sqlstore"
 )
 
-// Run runs the suite. open returns a driver on an empty database, which exists until its test
-// ends. Run closes the driver.
-func Run(t *testing.T, open func(t *testing.T) sqlstore.Driver) {
+// run runs the suite. open returns a driver on an empty database, which exists until its test
+// ends. run closes the driver.
+func run(t *testing.T, open func(testing.TB) sqlstore.Driver) {
 	for name, test := range map[string]func(fixture){
 		"Lifecycle":      testLifecycle,
 		"Preconditions":  testPreconditions,
@@ -446,9 +445,9 @@ func testUnstorable(f fixture) {
 	}
 }
 
-// Fuzz compares the driver with the Model for keys and ranges of any text: a record is found under
+// fuzz compares the driver with the Model for keys and ranges of any text: a record is found under
 // its key and no other, and every range has the same records in the same order.
-func Fuzz(f *testing.F, open func(testing.TB) sqlstore.Driver) {
+func fuzz(f *testing.F, open func(testing.TB) sqlstore.Driver) {
 	const writes = 8 // the bit of inputs that also write, which is slow
 	for _, name := range oddNames {
 		f.Add(name, name, name, name, byte(1|writes))
@@ -510,34 +509,6 @@ func describe(records []sqlstore.Record) []string {
 	return all
 }
 
-// fixture is a driver under test, with methods that fail the test on an error.
-type fixture struct {
-	testing.TB
-	sqlstore.Driver
-}
-
-func (f fixture) commit(batch ...sqlstore.Write) []sqlstore.Outcome {
-	f.Helper()
-	outcomes, err := f.Commit(f.Context(), batch)
-	if err != nil {
-		f.Fatalf("commit: %v", err)
-	}
-	if len(outcomes) != len(batch) {
-		f.Fatalf("commit of %d writes has %d outcomes", len(batch), len(outcomes))
-	}
-	return outcomes
-}
-
-// revision commits one write, whose precondition must hold, and returns its revision.
-func (f fixture) revision(w sqlstore.Write) int64 {
-	f.Helper()
-	o := f.commit(w)[0]
-	if o.Err != nil {
-		f.Fatalf("%s %v: %v", w.Op, w.Key, o.Err)
-	}
-	return o.Revision
-}
-
 func (f fixture) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult) {
 	f.Helper()
 	records, listed, err := collect(f.Context(), f.Driver, q)
@@ -545,15 +516,6 @@ func (f fixture) list(q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult)
 		f.Fatalf("list %+v: %v", q, err)
 	}
 	return records, listed
-}
-
-func (f fixture) state() sqlstore.State {
-	f.Helper()
-	state, err := f.State(f.Context())
-	if err != nil {
-		f.Fatalf("state: %v", err)
-	}
-	return state
 }
 
 func (f fixture) changes(after int64) []sqlstore.Change {
@@ -564,69 +526,6 @@ func (f fixture) changes(after int64) []sqlstore.Change {
 	}
 	return changes
 }
-
-// compact deletes all changes up to a revision. It returns how many it has deleted.
-func (f fixture) compact(upTo int64) (deleted int64) {
-	f.Helper()
-	return Compact(f, f.Driver, upTo)
-}
-
-// Compact deletes the changes of all resources up to a revision, and returns how many.
-func Compact(t testing.TB, driver sqlstore.Driver, upTo int64) (deleted int64) {
-	t.Helper()
-	histories, err := driver.Histories(t.Context())
-	if err != nil {
-		t.Fatalf("histories: %v", err)
-	}
-	for _, h := range histories {
-		for n := limitOfDeletion; n == limitOfDeletion; deleted += int64(n) {
-			if n, _, err = driver.DeleteHistory(t.Context(),
-				sqlstore.Deletion{Of: h.Resource, UpTo: upTo, Limit: limitOfDeletion}); err != nil {
-				t.Fatalf("delete history: %v", err)
-			}
-		}
-	}
-	return deleted
-}
-
-// limitOfDeletion makes a compaction in tests take several deletions.
-const limitOfDeletion = 7
-
-func collect(ctx context.Context, d sqlstore.Driver, q sqlstore.Query) ([]sqlstore.Record, sqlstore.ListResult, error) {
-	var records []sqlstore.Record
-	listed, err := d.List(ctx, q, func(r sqlstore.Record) error {
-		records = append(records, r)
-		return nil
-	})
-	return records, listed, err
-}
-
-func key(namespace, name string) sqlstore.Key {
-	return sqlstore.Key{Resource: "pods", Namespace: namespace, Name: name}
-}
-
-func create(k sqlstore.Key, value string) sqlstore.Write {
-	return sqlstore.Write{
-		Op: sqlstore.Create, Key: k, UID: "uid-" + k.Name, Encoding: "v1", Value: quoted(value),
-		Author: sqlstore.Author{User: "alice", Verb: "create", AuditID: "a-1"},
-	}
-}
-
-func update(k sqlstore.Key, replaces int64, value string) sqlstore.Write {
-	return sqlstore.Write{
-		Op: sqlstore.Update, Key: k, Replaces: replaces, UID: "uid-" + k.Name, Encoding: "v2", Value: quoted(value),
-		Author: sqlstore.Author{User: "bob", RealUser: "eve", Verb: "patch", Subresource: "status", Manager: "kubectl"},
-	}
-}
-
-func remove(k sqlstore.Key, replaces int64) sqlstore.Write {
-	return sqlstore.Write{
-		Op: sqlstore.Delete, Key: k, Replaces: replaces,
-		Author: sqlstore.Author{User: "carol", Verb: "delete"},
-	}
-}
-
-func quoted(value string) []byte { return fmt.Appendf(nil, "%q", value) }
 
 // sameError reports whether two errors match the same errors of sqlstore.
 func sameError(a, b error) bool {

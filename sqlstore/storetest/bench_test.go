@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,9 +15,14 @@ import (
 // benchValue is a value of about the size of a Pod.
 var benchValue = append(append([]byte(`{"spec":"`), bytes.Repeat([]byte("0123456789abcdef"), 300)...), `"}`...)
 
-// Benchmark measures the operations of a driver. open returns a driver on an empty database. Each
+// benchmark measures the operations of a driver. create returns a driver on an empty database. Each
 // operation is one object.
-func Benchmark(b *testing.B, open func(b *testing.B) sqlstore.Driver) {
+func benchmark(b *testing.B, create func(testing.TB) sqlstore.Driver) {
+	open := func(b *testing.B) sqlstore.Driver {
+		driver := create(b)
+		b.Cleanup(func() { driver.Close() })
+		return driver
+	}
 	for _, size := range []int{1, 64, 512} {
 		b.Run(fmt.Sprintf("Create/batch=%d", size), func(b *testing.B) { benchCreate(b, open(b), size) })
 		b.Run(fmt.Sprintf("Update/batch=%d", size), func(b *testing.B) { benchUpdate(b, open(b), size) })
@@ -150,19 +152,4 @@ func benchChanges(b *testing.B, d sqlstore.Driver) {
 
 func reportRate(b *testing.B) {
 	b.ReportMetric(float64(b.N)/max(b.Elapsed(), time.Nanosecond).Seconds(), "objects/s")
-}
-
-// Growth returns the number of objects that "make growth" asks for; ok is false in other runs.
-func Growth() (objects int, ok bool) {
-	objects, err := strconv.Atoi(os.Getenv("BYRE_GROWTH"))
-	return objects, err == nil
-}
-
-// AtScale returns statements that insert 100000 rows, changed to insert as many as "make growth"
-// asks for.
-func AtScale(statements string) string {
-	if objects, ok := Growth(); ok {
-		return strings.ReplaceAll(statements, "100000", strconv.Itoa(objects))
-	}
-	return statements
 }

@@ -16,9 +16,6 @@ import (
 	"byre/sqlstore"
 )
 
-// rounds is the number of rounds of a random walk.
-const rounds = 150
-
 // testAgainstModel makes the same random calls of the driver and of the Model, and compares all
 // their results.
 func testAgainstModel(f fixture) {
@@ -61,27 +58,10 @@ func (w *walk) deleteHistory() {
 	}
 }
 
-// walk makes the same random calls of two drivers.
-type walk struct {
-	driver fixture
-	model  fixture
-	random *rand.Rand
-}
-
 // isKnown reports whether there was ever an object of a resource.
 func (w *walk) isKnown(of sqlstore.Resource) bool {
 	histories, _ := w.model.Histories(w.driver.Context())
 	return slices.ContainsFunc(histories, func(h sqlstore.History) bool { return h.Resource == of })
-}
-
-func (w *walk) key() sqlstore.Key {
-	return sqlstore.Key{
-		Group:     []string{"", "apps"}[w.random.IntN(2)],
-		Resource:  []string{"pods", "pods2"}[w.random.IntN(2)],
-		Owner:     sqlstore.Owner(w.random.IntN(2)),
-		Namespace: []string{"", "n", "n-1", "n.1"}[w.random.IntN(4)],
-		Name:      []string{"a", "b", "B", "ä", "a-", "a.", "%"}[w.random.IntN(7)],
-	}
 }
 
 // write commits a batch of writes, most of them with preconditions that hold.
@@ -112,32 +92,6 @@ func (w *walk) write() {
 	if diff := cmp.Diff(want, got, ignoreTime, cmp.Comparer(sameError)); diff != "" {
 		w.driver.Fatalf("outcomes of %+v (-model +driver):\n%s", batch, diff)
 	}
-}
-
-// writeOf returns a random write of a key. Its precondition holds in four of five cases.
-func (w *walk) writeOf(k sqlstore.Key) sqlstore.Write {
-	var at int64
-	if r, _, err := w.model.Get(w.driver.Context(), k); err == nil {
-		at = r.Revision
-	}
-	if w.random.IntN(5) == 0 {
-		at = w.random.Int64N(w.model.state().Revision + 2)
-	}
-	value := fmt.Sprint(w.random.Int64())
-	var c sqlstore.Write
-	switch {
-	case at == 0:
-		c = create(k, value)
-	case w.random.IntN(3) == 0:
-		return remove(k, at)
-	default:
-		c = update(k, at, value)
-	}
-	c.Generation = w.random.Int64N(3)
-	if w.random.IntN(2) == 0 {
-		c.Expires = time.Unix(w.random.Int64N(4_000_000_000), 123_456_000).UTC()
-	}
-	return c
 }
 
 func (w *walk) read() {
