@@ -3,7 +3,6 @@ package history
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -45,7 +44,7 @@ type Incident struct {
 // Row is one change, or several that are alike.
 type Row struct {
 	Time time.Time `json:"time"`
-	// First is the time of the first one, if there are several.
+	// First is the time of the first one, if there are several. Of an Event it may lack.
 	First    *time.Time `json:"first,omitempty"`
 	Revision int64      `json:"revision,omitempty"`
 	// Who is the user; of a fight the users; of an Event its reporter.
@@ -277,7 +276,7 @@ func (r *timelineReader) readObjects() error {
 				return err
 			}
 		default:
-			err := r.list(path, nil, func(content map[string]any) {
+			err := r.list(path, "", func(content map[string]any) {
 				r.now[objectID{groupOf(a.apiVersion), a.resource, namespace, nested[string](content, "metadata", "name")}] = content
 			})
 			if _, err := r.allowed(err, name); err != nil {
@@ -305,14 +304,9 @@ type rawObject struct{ object map[string]any }
 // UnmarshalJSON implements json.Unmarshaler.
 func (o *rawObject) UnmarshalJSON(data []byte) error { return utiljson.Unmarshal(data, &o.object) }
 
-// list calls f for each object at a path.
-func (r *timelineReader) list(path string, query url.Values, f func(map[string]any)) error {
-	query = maps.Clone(query)
-	if query == nil {
-		query = url.Values{}
-	}
-	query.Set("limit", strconv.Itoa(mostPerRequest))
-	for {
+// list calls f for each object at a path that a field selector selects.
+func (r *timelineReader) list(path, selector string, f func(map[string]any)) error {
+	for query := (url.Values{"limit": {strconv.Itoa(mostPerRequest)}, "fieldSelector": {selector}}); ; {
 		var page struct {
 			Metadata struct{ Continue string }
 			Items    []rawObject
@@ -330,24 +324,25 @@ func (r *timelineReader) list(path string, query url.Values, f func(map[string]a
 	}
 }
 
-// whole returns a change with the object before and after it; nil if it is gone, or if too many were read.
-func (r *timelineReader) whole(c *Change) (*Change, error) {
-	if got, found := r.wholes[c.Revision]; found {
-		return got, nil
-	}
-	if len(r.wholes) == mostWhole {
-		r.incomplete(fmt.Sprintf("more than %d objects were changed: what deleted ones were related to is left out", mostWhole))
-		return nil, nil //nolint:nilnil // nil is a change that is not read
-	}
-	got := &Change{}
-	err := r.get(Path(ShownIn(c.Object.Namespace))+"/"+strconv.FormatInt(c.Revision, 10), nil, got)
-	if apierrors.IsNotFound(err) || apierrors.IsResourceExpired(err) {
-		got, err = nil, nil
-	}
-	if err == nil {
+// ends returns the object before and after a change; neither if the change is gone, or if too many were read.
+func (r *timelineReader) ends(c *Change) (before, after map[string]any, err error) {
+	got, isRead := r.wholes[c.Revision]
+	if !isRead {
+		if len(r.wholes) == mostWhole {
+			r.incomplete(fmt.Sprintf("only %d changes were read with their objects: some relations and conditions may lack", mostWhole))
+			return nil, nil, nil
+		}
+		got = &Change{}
+		err = r.get(Path(ShownIn(c.Object.Namespace))+"/"+strconv.FormatInt(c.Revision, 10), nil, got)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) {
+			return nil, nil, err
+		}
 		r.wholes[c.Revision] = got
 	}
-	return got, err
+	if before, err = Decode(got.Before); err == nil {
+		after, err = Decode(got.After)
+	}
+	return before, after, err
 }
 
 // versionsOf returns an object as it is, and as it was at both ends of its changes in the window, the newest first.
@@ -356,34 +351,23 @@ func (r *timelineReader) versionsOf(id objectID) ([]version, error) {
 		return known, nil
 	}
 	var found []version
-	now := r.now[id]
+	now, of := r.now[id], r.of[id]
 	if now != nil {
 		found = append(found, version{now, true})
 	}
-	if of := r.of[id]; len(of) > 0 {
-		ends := []*Change{of[0], of[len(of)-1]}
-		if now != nil || len(of) == 1 {
-			ends = ends[1:]
+	for i, c := range of {
+		if isNewest, isOldest := i == 0, i == len(of)-1; !isOldest && (!isNewest || now != nil) {
+			continue
 		}
-		for _, end := range ends {
-			c, err := r.whole(end)
-			if err != nil {
-				return nil, err
-			}
-			if c == nil {
-				continue
-			}
-			after, afterErr := Decode(c.After)
-			before, beforeErr := Decode(c.Before)
-			if err := cmp.Or(afterErr, beforeErr); err != nil {
-				return nil, err
-			}
-			if after != nil {
-				found = append(found, version{after, now == nil && end == of[0]})
-			}
-			if before != nil {
-				found = append(found, version{before, false})
-			}
+		before, after, err := r.ends(c)
+		if err != nil {
+			return nil, err
+		}
+		if after != nil {
+			found = append(found, version{after, now == nil && i == 0})
+		}
+		if before != nil {
+			found = append(found, version{before, false})
 		}
 	}
 	r.versions[id] = found
@@ -401,12 +385,6 @@ func nested[T any](content map[string]any, path ...string) (value T) {
 	return value
 }
 
-// involved names the object of an Event.
-func involved(event map[string]any) (kind, namespace, name string) {
-	reference := func(name string) string { return nested[string](event, "involvedObject", name) }
-	return reference("kind"), reference("namespace"), reference("name")
-}
-
 // readEvents adds rows for the Events of related objects.
 func (r *timelineReader) readEvents(add func(Row, string)) error {
 	type name struct{ kind, namespace, name string }
@@ -414,16 +392,13 @@ func (r *timelineReader) readEvents(add func(Row, string)) error {
 	for id, relation := range r.related {
 		objects[name{relation.kind, id.namespace, id.name}] = id
 	}
-	for namespace, query := range map[string]url.Values{
-		r.Object.Namespace: nil, "": {"fieldSelector": {"involvedObject.kind=Node"}},
-	} {
-		err := r.list(resourcePath("v1", ShownIn(namespace), "events"), query, func(event map[string]any) {
-			kind, of, object := involved(event)
-			id, isRelated := objects[name{kind, of, object}]
-			isWarning := nested[string](event, "type") == corev1.EventTypeWarning
+	for _, scope := range []struct{ namespace, selector string }{{r.Object.Namespace, ""}, {"", "involvedObject.kind=Node"}} {
+		err := r.list(resourcePath("v1", ShownIn(scope.namespace), "events"), scope.selector, func(event map[string]any) {
+			involved := func(field string) string { return nested[string](event, "involvedObject", field) }
+			id, isRelated := objects[name{involved("kind"), involved("namespace"), involved("name")}]
 			at := eventTime(event)
-			if !isRelated || !isWarning && !r.All || of != namespace || !at.After(r.Since) ||
-				!r.Until.IsZero() && at.After(r.Until) {
+			if !isRelated || id.namespace != scope.namespace || !at.After(r.Since) || !r.Until.IsZero() && at.After(r.Until) ||
+				!r.All && nested[string](event, "type") != corev1.EventTypeWarning {
 				return
 			}
 			reason := nested[string](event, "reason")

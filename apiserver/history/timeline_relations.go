@@ -355,6 +355,7 @@ func (r *timelineReader) relateByResource() {
 	for id := range r.related {
 		defines[id.resource+"."+id.group] = id.String()
 	}
+	defines[r.Object.Resource+"."+r.Object.Group] = r.Object.FullName()
 	for id := range r.of {
 		var why string
 		switch {

@@ -70,11 +70,11 @@ func (r *timelineReader) readRows() error {
 			fight.Time, fight.Revision, fight.Changed, fight.Count = row.Time, row.Revision, row.Changed, fight.Count+1
 			last = fight
 		case last != nil && isAgain(last, row):
-			if last.First == nil {
-				last.First = new(last.Time)
+			row.First, row.Folded = cmp.Or(last.First, new(last.Time)), last.Folded
+			if row.Count = last.Count; !isDeletion(row) || idOf(&last.Object) != idOf(&row.Object) {
+				row.Count++ // the deletion of one object may be several changes
 			}
-			last.Time, last.Revision, last.Changed, last.What, last.Count = row.Time, row.Revision, row.Changed, row.What,
-				last.Count+1
+			*last = *row
 		default:
 			rows = append(rows, row)
 			last = row
@@ -92,11 +92,22 @@ func (r *timelineReader) readRows() error {
 	return nil
 }
 
-// isAgain reports whether a change is of the same fields, by the same user, as the one before.
+// isAgain reports whether a change is like the one before, by the same user: of the same fields, or another deletion of
+// objects of a kind.
 func isAgain(last, row *Row) bool {
+	if last.Who != row.Who || last.Verb != row.Verb {
+		return false
+	}
+	if isDeletion(row) {
+		return last.Object.Resource == row.Object.Resource && last.Why == row.Why
+	}
 	isSameField := func(a, b FieldChange) bool { return a.Path == b.Path }
-	return last.Who == row.Who && last.Verb == row.Verb && idOf(&last.Object) == idOf(&row.Object) &&
-		len(row.Changed) > 0 && slices.EqualFunc(last.Changed, row.Changed, isSameField)
+	return idOf(&last.Object) == idOf(&row.Object) && len(row.Changed) > 0 &&
+		slices.EqualFunc(last.Changed, row.Changed, isSameField)
+}
+
+func isDeletion(row *Row) bool {
+	return strings.HasPrefix(row.Verb, "delete") || strings.HasSuffix(row.Verb, "/eviction")
 }
 
 // leastTurns is how many times the user who writes a field is another than before, at least, in a fight.
@@ -199,13 +210,8 @@ func (r *timelineReader) conditions(c *Change) (found []string, err error) {
 	}) {
 		return nil, nil
 	}
-	whole, err := r.whole(c)
-	if err != nil || whole == nil {
-		return nil, err
-	}
-	after, afterErr := Decode(whole.After)
-	before, beforeErr := Decode(whole.Before)
-	if err := cmp.Or(afterErr, beforeErr); err != nil {
+	before, after, err := r.ends(c)
+	if err != nil {
 		return nil, err
 	}
 	was := map[string]string{}
@@ -216,14 +222,14 @@ func (r *timelineReader) conditions(c *Change) (found []string, err error) {
 	for _, condition := range nested[[]any](after, "status", "conditions") {
 		of, _ := condition.(map[string]any)
 		kind, status, reason := nested[string](of, "type"), nested[string](of, "status"), nested[string](of, "reason")
-		before, existed := was[kind]
-		isShown := existed && before != status || !existed && isWrong(kind, status)
+		old, existed := was[kind]
+		isShown := existed && old != status || !existed && isWrong(kind, status)
 		if !isShown || c.Object.Resource == "pods" && !slices.Contains(podConditions[existed], kind) {
 			continue
 		}
 		what := kind + ": "
 		if existed {
-			what += before + " → "
+			what += old + " → "
 		}
 		what += status
 		if reason != "" {

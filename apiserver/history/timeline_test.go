@@ -308,14 +308,15 @@ func TestTimeline_NamesTheCause(t *testing.T) {
 			[]string{"bob delete services/web:  [selected its Pods] 1"}},
 		"drained Node": {func(r *recorded) {
 			r.write("ops", "patch", "/api/v1/nodes/node1", `{spec: {unschedulable: true}}`)
-			r.write("ops", "create/eviction", shop("v1", "pods/web-1-a"), "")
-			r.write("ops", "create/eviction", shop("v1", "pods/web-1-b"), "")
+			for _, pod := range []string{"pods/web-1-a", "pods/web-1-b"} {
+				r.write("ops", "create/eviction", shop("v1", pod), `{metadata: {deletionTimestamp: now}}`)
+				r.write("ops", "create/eviction", shop("v1", pod), "")
+			}
 			r.write("system:node:node1", "patch/status", "/api/v1/nodes/node1",
 				`{status: {conditions: [{type: Ready, status: Unknown, reason: NodeStatusUnknown}]}}`)
 		}, []string{
 			"system:node:node1 condition nodes/node1: Ready: True → Unknown (NodeStatusUnknown) [node of pods/web-1-a] 1",
-			"ops create/eviction pods/web-1-b:  [owned by replicasets.apps/web-1] 1",
-			"ops create/eviction pods/web-1-a:  [owned by replicasets.apps/web-1] 1",
+			"ops create/eviction pods/web-1-b:  [owned by replicasets.apps/web-1] 2",
 			"ops patch nodes/node1: spec.unschedulable: <none> → true [node of pods/web-1-a] 1",
 		}},
 		"autoscaler against a pipeline": {func(r *recorded) {

@@ -166,7 +166,7 @@ func TestTimeline_NamesTheCauseOfIncidents(t *testing.T) {
 		name string
 		// stage breaks something, and returns the object of the timeline if it is not the Deployment.
 		stage func(i *incident) string
-		// want are the words of the row of the cause, and also those of a row of its effect.
+		// want are the words of the row of the cause, and also those of another row.
 		want, also []string
 	}{
 		{"image-typo", func(i *incident) string {
@@ -214,7 +214,7 @@ func TestTimeline_NamesTheCauseOfIncidents(t *testing.T) {
 			}
 			return ""
 		}, []string{"ops", "patch", "nodes/drained", "spec.unschedulable: <none> → true", "node of pods/web-"},
-			[]string{"ops", "create/eviction"}},
+			[]string{"ops", "create/eviction", "pods/web-"}},
 		{"autoscaler", func(i *incident) string {
 			i.create("alice", i.of("autoscaling/v2", "horizontalpodautoscalers"), `{metadata: {name: web}, spec: {
 				minReplicas: 4, maxReplicas: 8, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}}`)
@@ -242,7 +242,8 @@ func TestTimeline_NamesTheCauseOfIncidents(t *testing.T) {
 		{"definition", func(i *incident) string {
 			i.create("alice", i.of("example.com/v1", "gadgets"), `{apiVersion: example.com/v1, kind: Gadget, metadata: {name: g}}`)
 			i.patch("eve", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gadgets.example.com", `spec: {versions: [
-				{name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}},
+				{name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object,
+				x-kubernetes-preserve-unknown-fields: true}}},
 				{name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]}`)
 			return "gadgets.example.com/g"
 		}, []string{"eve", "patch", "customresourcedefinitions.apiextensions.k8s.io/gadgets.example.com",
@@ -277,10 +278,34 @@ func TestTimeline_NamesTheCauseOfIncidents(t *testing.T) {
 					t.Errorf("no row has %q", words)
 				}
 			}
+			if c.name == "wrong-selector" {
+				i.isShownToATenant(server.dir, c.want)
+			}
 			if rows := strings.Count(out, "\n"); rows > 26 || strings.Contains(out, "not asked") {
 				t.Errorf("%d rows, which are more than a screen, or not all", rows)
 			}
 		})
+	}
+}
+
+// isShownToATenant expects a row with words in the timeline of a user who may view the namespace, and what else there
+// would be.
+func (i *incident) isShownToATenant(dir string, words []string) {
+	i.Helper()
+	for _, role := range []string{"view", "byre:history-viewer"} {
+		i.create("setup", i.of("rbac.authorization.k8s.io/v1", "rolebindings"), fmt.Sprintf(`{metadata: {generateName: tenant-},
+			roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "%s"},
+			subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: tenant}]}`, role))
+	}
+	const left = "not asked: changes of cluster-scoped objects, secrets (no right to list)\n"
+	var out string
+	storetest.Eventually(i.T, "the tenant may view the namespace", func() bool {
+		_, out, _ = call("timeline", "deployment/web", "-n", i.namespace, "--as", "tenant", "--kubeconfig",
+			filepath.Join(dir, "admin.kubeconfig"))
+		return strings.HasSuffix(out, left)
+	})
+	if !hasLine(out, words) || strings.Contains(out, "secrets/") || strings.Contains(out, "nodes/") {
+		i.Errorf("a tenant is shown\n%s", out)
 	}
 }
 

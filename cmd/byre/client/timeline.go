@@ -113,7 +113,7 @@ func printTimeline(out io.Writer, t *history.Timeline, found *history.Incident) 
 		row := &rows[i]
 		var notes []string
 		switch {
-		case row.First != nil:
+		case row.Count > 1 && row.First != nil:
 			notes = append(notes, fmt.Sprintf("%d times since %s", row.Count, row.First.Local().Format(layout)))
 		case row.Count > 1:
 			notes = append(notes, fmt.Sprintf("%d times", row.Count))
