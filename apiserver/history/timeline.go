@@ -355,6 +355,12 @@ func (r *timelineReader) versionsOf(id objectID) ([]version, error) {
 	if now != nil {
 		found = append(found, version{now, true})
 	}
+	if id.resource == "pods" && id != idOf(&r.Object) { // what they name, and where they run, does not change
+		of = of[:min(len(of), 1)]
+		if now != nil {
+			of = nil
+		}
+	}
 	for i, c := range of {
 		if isNewest, isOldest := i == 0, i == len(of)-1; !isOldest && (!isNewest || now != nil) {
 			continue

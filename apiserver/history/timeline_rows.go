@@ -70,9 +70,15 @@ func (r *timelineReader) readRows() error {
 			fight.Time, fight.Revision, fight.Changed, fight.Count = row.Time, row.Revision, row.Changed, fight.Count+1
 			last = fight
 		case last != nil && isAgain(last, row):
-			row.First, row.Folded = cmp.Or(last.First, new(last.Time)), last.Folded
-			if row.Count = last.Count; !isDeletion(row) || idOf(&last.Object) != idOf(&row.Object) {
-				row.Count++ // the deletion of one object may be several changes
+			row.First, row.Count, row.Folded = cmp.Or(last.First, new(last.Time)), last.Count+1, last.Folded
+			if !isDeletion(row) {
+				both := Change{Changed: slices.Clone(c.Changed), MoreChanged: c.MoreChanged}
+				for i := range both.Changed {
+					both.Changed[i].Old = last.Changed[i].Old
+				}
+				row.Changed, row.What = both.Changed, both.Summary()
+			} else if idOf(&last.Object) == id {
+				row.Count-- // several changes delete one object
 			}
 			*last = *row
 		default:

@@ -309,7 +309,7 @@ func TestTimeline_NamesTheCause(t *testing.T) {
 		"drained Node": {func(r *recorded) {
 			r.write("ops", "patch", "/api/v1/nodes/node1", `{spec: {unschedulable: true}}`)
 			for _, pod := range []string{"pods/web-1-a", "pods/web-1-b"} {
-				r.write("ops", "create/eviction", shop("v1", pod), `{metadata: {deletionTimestamp: now}}`)
+				r.write("ops", "create/eviction", shop("v1", pod), `{metadata: {deletionTimestamp: "2026-12-01T14:00:00Z"}}`)
 				r.write("ops", "create/eviction", shop("v1", pod), "")
 			}
 			r.write("system:node:node1", "patch/status", "/api/v1/nodes/node1",
@@ -428,7 +428,7 @@ func TestTimeline_OfAPod(t *testing.T) {
 	got, _ := r.timeline("Pod", shop("v1", "pods/web-1-a"), false)
 	if diff := cmp.Diff([]string{
 		"alice patch horizontalpodautoscalers.autoscaling/web: spec.maxReplicas: <none> → 3 [scales it] 1",
-		"alice patch deployments.apps/web: spec.replicas: 3 → 4 [owns replicasets.apps/web-1] 2",
+		"alice patch deployments.apps/web: spec.replicas: 2 → 4 [owns replicasets.apps/web-1] 2",
 		"ops patch nodes/node1: spec.unschedulable: <none> → true [node of pods/web-1-a] 1",
 	}, got); diff != "" {
 		t.Error(diff)
