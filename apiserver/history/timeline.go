@@ -120,6 +120,9 @@ type timelineReader struct {
 	related  map[objectID]relation
 }
 
+// ofCluster names changes that the user may not list.
+const ofCluster = "changes of cluster-scoped objects"
+
 // silent are the resources whose changes tell nothing that Events and conditions do not.
 var silent = []string{"events", "leases", "endpoints", "endpointslices", "ipaddresses", "controllerrevisions"}
 
@@ -137,7 +140,7 @@ func (r *timelineReader) readChanges() error {
 	}
 	for _, namespace := range scopes {
 		if namespace == "" { // the server shows these only to users who may list changes in all namespaces
-			if ok, err := r.mayList(Path(""), "changes of cluster-scoped objects"); err != nil {
+			if ok, err := r.mayList(Path(""), ofCluster); err != nil {
 				return err
 			} else if !ok {
 				continue
@@ -270,7 +273,7 @@ func (r *timelineReader) readObjects() error {
 		path, name := resourcePath(a.apiVersion, namespace, a.resource),
 			schema.GroupResource{Group: groupOf(a.apiVersion), Resource: a.resource}.String()
 		switch {
-		case a.isOfCluster && slices.Contains(r.incident.NotAsked, "changes of cluster-scoped objects"):
+		case a.isOfCluster && slices.Contains(r.incident.NotAsked, ofCluster):
 		case !a.isListed:
 			if _, err := r.mayList(path, name); err != nil {
 				return err
@@ -398,7 +401,12 @@ func (r *timelineReader) readEvents(add func(Row, string)) error {
 	for id, relation := range r.related {
 		objects[name{relation.kind, id.namespace, id.name}] = id
 	}
-	for _, scope := range []struct{ namespace, selector string }{{r.Object.Namespace, ""}, {"", "involvedObject.kind=Node"}} {
+	for i, scope := range []struct{ namespace, selector, name string }{
+		{r.Object.Namespace, "", "events"}, {"", "involvedObject.kind=Node", "events of nodes"},
+	} {
+		if i > 0 && (r.Object.Namespace == "" || slices.Contains(r.incident.NotAsked, ofCluster)) {
+			break // they were read, or no Node is shown
+		}
 		err := r.list(resourcePath("v1", ShownIn(scope.namespace), "events"), scope.selector, func(event map[string]any) {
 			involved := func(field string) string { return nested[string](event, "involvedObject", field) }
 			id, isRelated := objects[name{involved("kind"), involved("namespace"), involved("name")}]
@@ -419,7 +427,7 @@ func (r *timelineReader) readEvents(add func(Row, string)) error {
 			}
 			add(row, "event "+id.resource+" "+reason)
 		})
-		if _, err := r.allowed(err, "events"); err != nil {
+		if _, err := r.allowed(err, scope.name); err != nil {
 			return err
 		}
 	}

@@ -149,10 +149,14 @@ func (r *recorded) copy(from, to any) {
 
 func (r *recorded) event(kind, name, reason, message string, count int) {
 	r.now = r.now.Add(time.Second)
+	namespace := "shop"
+	if kind == "Node" {
+		namespace = ""
+	}
 	r.events = append(r.events, map[string]any{
 		"type": "Warning", "reason": reason, "message": message, "count": count,
 		"source":         map[string]any{"component": "kubelet"},
-		"involvedObject": map[string]any{"kind": kind, "namespace": "shop", "name": name},
+		"involvedObject": map[string]any{"kind": kind, "namespace": namespace, "name": name},
 		"lastTimestamp":  r.now.Format(time.RFC3339), "firstTimestamp": r.now.Add(-time.Minute).Format(time.RFC3339),
 	})
 }
@@ -219,7 +223,10 @@ func (r *recorded) get(at string, query url.Values, into any) error {
 		}
 		r.copy(list, into)
 	case id.resource == "events":
-		r.copy(map[string]any{"items": map[bool][]map[string]any{true: r.events}[id.namespace == "shop"]}, into)
+		items := slices.DeleteFunc(slices.Clone(r.events), func(event map[string]any) bool {
+			return ShownIn(nested[string](event, "involvedObject", "namespace")) != id.namespace
+		})
+		r.copy(map[string]any{"items": items}, into)
 	case id.name != "":
 		object := r.objects[at]
 		if object == nil {
@@ -243,7 +250,10 @@ func (r *recorded) get(at string, query url.Values, into any) error {
 func (r *recorded) timeline(kind, at string, all bool) (rows []string, found *Incident) {
 	r.Helper()
 	id := objectAt(at)
-	apiVersion := strings.TrimPrefix(strings.TrimPrefix(at[:strings.Index(at, "/namespaces/")], "/apis/"), "/api/")
+	apiVersion := "v1"
+	if parts := strings.Split(at, "/"); parts[1] == "apis" {
+		apiVersion = parts[2] + "/" + parts[3]
+	}
 	t := &Timeline{Object: ObjectReference{Group: id.group, Resource: id.resource, Kind: kind, Namespace: id.namespace,
 		Name: id.name}, APIVersion: apiVersion, Since: r.now.Add(-time.Hour), All: all}
 	found, err := t.Read(r.get)
@@ -417,11 +427,28 @@ func TestTimeline_NamesWhatItMayNotAsk(t *testing.T) {
 	}
 }
 
+// A Node has its own changes and Events, and not those of a namespace.
+func TestTimeline_OfANode(t *testing.T) {
+	t.Parallel()
+	r := newShop(t)
+	r.write("alice", "patch", webAt, `{spec: {replicas: 3}}`)
+	r.write("ops", "patch", "/api/v1/nodes/node1", `{spec: {unschedulable: true}}`)
+	r.event("Node", "node1", "Rebooted", "has been rebooted", 1)
+	got, _ := r.timeline("Node", "/api/v1/nodes/node1", false)
+	if diff := cmp.Diff([]string{
+		"kubelet event nodes/node1: Rebooted: has been rebooted [itself] 1",
+		"ops patch nodes/node1: spec.unschedulable: <none> → true [itself] 1",
+	}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A Pod has the changes of its owners, of what selects it, and of its Node.
 func TestTimeline_OfAPod(t *testing.T) {
 	t.Parallel()
 	r := newShop(t)
 	r.write("ops", "patch", "/api/v1/nodes/node1", `{spec: {unschedulable: true}}`)
+	r.event("Node", "node1", "Rebooted", "has been rebooted", 1)
 	r.write("alice", "patch", webAt, `{spec: {replicas: 3}}`)
 	r.write("alice", "patch", webAt, `{spec: {replicas: 4}}`)
 	r.write("alice", "patch", shop("autoscaling/v2", "horizontalpodautoscalers/web"), `{spec: {maxReplicas: 3}}`)
@@ -429,6 +456,7 @@ func TestTimeline_OfAPod(t *testing.T) {
 	if diff := cmp.Diff([]string{
 		"alice patch horizontalpodautoscalers.autoscaling/web: spec.maxReplicas: <none> → 3 [scales it] 1",
 		"alice patch deployments.apps/web: spec.replicas: 2 → 4 [owns replicasets.apps/web-1] 2",
+		"kubelet event nodes/node1: Rebooted: has been rebooted [node of pods/web-1-a] 1",
 		"ops patch nodes/node1: spec.unschedulable: <none> → true [node of pods/web-1-a] 1",
 	}, got); diff != "" {
 		t.Error(diff)
