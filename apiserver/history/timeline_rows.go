@@ -252,11 +252,12 @@ var podConditions = map[bool][]string{
 	true: {"Ready", "PodScheduled", "DisruptionTarget"}, false: {"PodScheduled", "DisruptionTarget"},
 }
 
+// negative are the conditions that say that something is wrong, or out of the ordinary, by True. Others do by False.
+var negative = regexp.MustCompile(
+	`Fail|Pressure$|Unavailable$|^(Degraded|DisruptionTarget|ScaledToZero|ScalingLimited|Stalled|Suspended|Terminating)$`)
+
 // isWrong reports whether a condition that is new says that something is wrong.
-func isWrong(kind, status string) bool {
-	return (status == "True") == (strings.Contains(kind, "Fail") || strings.HasSuffix(kind, "Pressure") ||
-		strings.HasSuffix(kind, "Unavailable") || kind == "DisruptionTarget")
-}
+func isWrong(kind, status string) bool { return (status == "True") == negative.MatchString(kind) }
 
 // mayBeWrong reports whether a changed field can be of a condition that is shown: the change is worth a request.
 func mayBeWrong(c *Change, f FieldChange) bool {

@@ -305,7 +305,7 @@ func TestTimeline_NamesTheCause(t *testing.T) {
 		"quota": {func(r *recorded) {
 			r.write("carol", "create", shop("v1", "resourcequotas/small"), `{kind: ResourceQuota, spec: {hard: {pods: "2"}}}`)
 			r.write(deploymentController, "update/status", webAt, `{status: {conditions: [{type: ReplicaFailure, status: "True",
-				reason: FailedCreate}]}}`)
+				reason: FailedCreate}, {type: Progressing, status: "True"}, {type: Degraded, status: "False"}]}}`)
 		}, []string{
 			deploymentController + " condition deployments.apps/web: ReplicaFailure: True (FailedCreate) [itself] 1",
 			"carol create resourcequotas/small:  [limits its namespace] 1",
