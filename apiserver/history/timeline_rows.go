@@ -83,7 +83,9 @@ func (r *timelineReader) readRows() error {
 			*last = *row
 		default:
 			rows = append(rows, row)
-			last = row
+			if id.group != groupOf(admissionVersion) { // controllers do nothing because of these
+				last = row
+			}
 		}
 	}
 	if err := r.readEvents(add); err != nil {

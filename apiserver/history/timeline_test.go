@@ -284,6 +284,8 @@ func TestTimeline_NamesTheCause(t *testing.T) {
 		"image typo": {func(r *recorded) {
 			r.write("ci", "apply", webAt, `{spec: {template: {spec: {
 				containers: [{name: c, image: "wbe:2", envFrom: [{secretRef: {name: db}}]}]}}}}`)
+			r.write("dave", "create", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/check",
+				`{kind: ValidatingAdmissionPolicy}`)
 			r.replicaSet("web-2", "wbe:2", "web-2-a", "web-2-b")
 			r.write(deploymentController, "update/status", webAt, `{status: {unavailable: 1}}`)
 			r.write("system:node:node1", "patch/status", shop("v1", "pods/web-2-a"),
@@ -296,6 +298,7 @@ func TestTimeline_NamesTheCause(t *testing.T) {
 		}, []string{
 			deploymentController + " condition deployments.apps/web: Available: False (MinimumReplicasUnavailable) [itself] 1",
 			"kubelet event pods/web-2-b: Failed: wbe:2: not found [owned by replicasets.apps/web-2] 4",
+			"dave create validatingadmissionpolicies.admissionregistration.k8s.io/check:  [checks or changes requests] 1",
 			`ci apply deployments.apps/web: spec.template.spec.containers[name=c].image: "web:1" → "wbe:2" [itself] 1 +7`,
 		}},
 		"deleted Secret": {func(r *recorded) {
