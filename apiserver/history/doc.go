@@ -16,5 +16,7 @@
 // feed's and before it closes the driver; Run then ends the watches, and joins their goroutines.
 //
 // client.go is what clients of the resource share, the console and the commands of byre: Search finds the newest
-// changes, and Diff compares two versions of an object. They use the API only.
+// changes, and Diff compares two versions of an object. A Timeline finds what has changed around an object: the
+// changes (timeline.go), why they are related (timeline_relations.go), and what is shown of them (timeline_rows.go).
+// They use the API only.
 package history

@@ -910,6 +910,9 @@ func TestHistory_MasksValuesOfSecrets(t *testing.T) {
 		isMasked(strings.Join(command, " "), p.run("", nil, command...))
 		p.run("", shown.want, append(command, "--show-secrets")...)
 	}
+	for _, format := range []string{"table", "json"} {
+		isMasked("timeline", p.run("", nil, "timeline", "secret/s", "-n", "shop", "-o", format))
+	}
 	for _, accept := range []string{"application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"} {
 		_, list := h.as("", inShop+"?fieldSelector=object.resource%3Dsecrets", accept)
 		isMasked("a list as "+accept, list)

@@ -1,6 +1,6 @@
 // Package client has the commands that ask a server, with the rights of the user of a kubeconfig: what
-// happened and what there was (log, show, diff, blame), its reversal (undo, undelete, rollback), SQL
-// (sql), tools for models (mcp), and the console. NewCommands returns them for byre, and
+// happened and what there was (log, show, diff, blame, timeline), its reversal (undo, undelete, rollback),
+// SQL (sql), tools for models (mcp), and the console. NewCommands returns them for byre, and
 // NewPluginCommand for the plugin of kubectl, "kubectl byre".
 //
 // # History

@@ -227,14 +227,18 @@ func (c *Client) Changes(ctx context.Context, q Query) iter.Seq2[*history.Change
 	}
 }
 
-// getter returns the function that asks for changes until ctx ends.
+// getter returns the function that asks for changes, and for objects, until ctx ends.
 func (c *Client) getter(ctx context.Context) history.Get {
 	return func(path string, query url.Values, into any) error {
 		request := c.raw.Get().AbsPath(path).SetHeader("Accept", "application/json")
 		for name := range query {
 			request.Param(name, query.Get(name))
 		}
-		data, err := answer(request.Do(ctx))
+		result := request.Do(ctx)
+		if err := result.Error(); err != nil && !strings.HasPrefix(path, "/apis/"+history.GroupName+"/") {
+			return err
+		}
+		data, err := answer(result)
 		if err != nil {
 			return err
 		}

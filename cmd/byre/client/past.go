@@ -29,8 +29,9 @@ import (
 // NewCommands returns the commands that show what is and what happened, and reverse it, through the API server.
 // owners are further commands of "sql", which open the database.
 func NewCommands(owners ...*cobra.Command) []*cobra.Command {
-	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(), newUndoCommand(),
-		newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...), newMCPCommand(), newConsoleCommand()}
+	return []*cobra.Command{newLogCommand(), newShowCommand(), newDiffCommand(), newBlameCommand(),
+		newTimelineCommand(), newUndoCommand(), newUndeleteCommand(), newRollbackCommand(), newSQLCommand(owners...),
+		newMCPCommand(), newConsoleCommand()}
 }
 
 // NewPluginCommand returns the root command of the program as a plugin of kubectl, whose file is called

@@ -301,6 +301,38 @@ func TestPast_IsCompleted(t *testing.T) {
 	}
 }
 
+// A timeline has a screen of text without --all, and all rows as data.
+func TestTimeline_IsShownInEachFormat(t *testing.T) {
+	t.Parallel()
+	c := newTerminal(t)
+	var last string
+	for i := range 30 {
+		last = c.set(fmt.Sprint("user-", i%3), "a", fmt.Sprint("x", i))
+	}
+	c.set("bob", "b", "1")
+	around := []string{"timeline", "cm/a", "--around", last}
+	out := c.prints(around, "TIME", "user-2", "update", "configmaps/a", `data.key: "x28" → "x29"`, "itself",
+		"\n6 earlier rows since 2026-12-01T")
+	if rows := strings.Count(out, "\n"); rows != 27 || strings.Contains(out, "configmaps/b") {
+		t.Errorf("%d lines:\n%s", rows, out)
+	}
+	if out := c.prints(append(around, "--all")); strings.Count(out, "\n") != 32 {
+		t.Errorf("all rows are\n%s", out)
+	}
+	var found history.Incident
+	if err := json.Unmarshal([]byte(c.prints(append(around, "-o", "json"))), &found); err != nil || len(found.Rows) != 31 ||
+		strconv.FormatInt(found.Rows[0].Revision, 10) != last || found.Rows[0].Why != "itself" {
+		t.Errorf("as JSON there are %d rows, %v", len(found.Rows), err)
+	}
+	c.prints(append(around, "-o", "yaml"), "\n- changed:\n")
+	c.prints([]string{"timeline", "cm/b", "--around", "2026-12-01T03:00:00Z"}, "nothing that bears on it has changed since")
+	c.fails("configmaps/none does not exist, and the history has no version of it", "timeline", "cm/none")
+	c.Allow = func(_, _, resource, namespace string) bool {
+		return resource != "secrets" && (resource != "changes" || namespace != "")
+	}
+	c.prints(append(around, "--as", "alice"), "not asked: changes of cluster-scoped objects, secrets (no right to list)\n")
+}
+
 // fake answers with texts for paths. Of lists of changes, it answers those of a resource whose history is
 // too short with 410.
 func fake(t *testing.T, expired string, answers map[string]string) *Client {
