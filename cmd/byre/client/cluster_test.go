@@ -62,10 +62,10 @@ var kinds = []Kind{
 
 var shortNames = map[string][]string{"configmaps": {"cm"}, "services": {"svc"}, "deployments": {"deploy"}}
 
-// fakeCluster is a cluster in memory. It is an http.Handler and a RoundTripper. The resource changes is the server's own
-// (apiserver/history) over the model of a store; the objects have what the verbs of this package rely on:
-// preconditions, dry runs, finalizers, JSON patches, and namespaces that must exist. There are no defaults, no validation
-// and no controllers.
+// fakeCluster is a cluster in memory. It is an http.Handler and a RoundTripper. The resource changes is the server's
+// own (apiserver/history) over the model of a store; the objects have what the verbs of this package rely on:
+// preconditions, dry runs, finalizers, JSON patches, and namespaces that must exist. There are no defaults, no
+// validation and no controllers.
 type fakeCluster struct {
 	// Allow, if set, says whether a user may do a verb to the objects of a resource in a namespace, or in all if it is
 	// empty.
