@@ -373,16 +373,16 @@ func TestStreams_HaveALineForEachRow(t *testing.T) {
 	}
 }
 
-// plugin is an admission plugin that keeps the kind of the options.
+// plugin is an admission plugin that keeps the kind of the options, and changes a query as upstream's plugins do.
 type plugin struct {
 	*admission.Handler
 	options schema.GroupVersionKind
 }
 
 // Admit implements admission.MutationInterface.
-func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *plugin) Admit(_ context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	p.options = a.GetOperationOptions().GetObjectKind().GroupVersionKind()
-	return nil
+	return o.GetObjectConvertor().Convert(&Query{Spec: Spec{SQL: "SELECT 'changed'"}}, a.GetObject(), nil)
 }
 
 // What is audited with its answers is not streamed: the log would not have the rows.
@@ -403,6 +403,9 @@ func TestStreams_AreAdmittedAndAudited(t *testing.T) {
 		r.Header.Set("Accept", CSV)
 		if h.ServeHTTP(w, r); w.Code != want {
 			t.Errorf("at the level %s: %d %s, want %d", level, w.Code, w.Body, want)
+		}
+		if w.Code == http.StatusOK && !strings.Contains(w.Body.String(), "changed") {
+			t.Errorf("the plugin's change is lost: %s", w.Body)
 		}
 	}
 	if want := metav1.SchemeGroupVersion.WithKind("CreateOptions"); p.options != want {

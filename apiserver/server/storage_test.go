@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -15,6 +18,7 @@ import (
 	"byre/apiserver/process"
 	"byre/apiserver/storage"
 	"byre/sqlstore"
+	"byre/sqlstore/dbtest"
 	"byre/sqlstore/storetest"
 )
 
@@ -78,4 +82,57 @@ func TestCompact_TakesDays(t *testing.T) {
 			t.Errorf("keep=%s: %+v, %v", keep, result, err)
 		}
 	}
+}
+
+// TestStorage_AuthorizesWithoutTheDatabase: what requests are authenticated and authorized with is in memory, though
+// nobody has read it for an hour and the database is away.
+func TestStorage_AuthorizesWithoutTheDatabase(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		driver := &lostDriver{Driver: storetest.NewModel()}
+		options := Options{Store: NewStoreOptions()}
+		options.Store.DataDir = dir
+		s, err := openStorage(t.Context(), Config{
+			Options:      Completed{Options: &options},
+			OpenDatabase: func(context.Context, StoreOptions) (Database, error) { return Database{Driver: driver}, nil },
+		}, encryption{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dbtest.Serve(t, "feed", s.Feed.Run)
+		read := func() {
+			t.Helper()
+			for _, resource := range []sqlstore.Resource{
+				{Resource: "serviceaccounts"},
+				{Group: "rbac.authorization.k8s.io", Resource: "roles"},
+				{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"},
+				{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+				{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"},
+			} {
+				if _, err := s.Feed.Snapshot(t.Context(), resource); err != nil {
+					t.Errorf("%s: %v", resource.Resource, err)
+				}
+			}
+		}
+		read()
+		time.Sleep(time.Hour)
+		driver.isLost.Store(true)
+		read()
+	})
+}
+
+// lostDriver lists nothing while the database is away.
+type lostDriver struct {
+	sqlstore.Driver
+
+	isLost atomic.Bool
+}
+
+func (d *lostDriver) List(
+	ctx context.Context, q sqlstore.Query, visit func(sqlstore.Record) error,
+) (sqlstore.ListResult, error) {
+	if d.isLost.Load() {
+		return sqlstore.ListResult{}, sqlstore.ErrUnavailable
+	}
+	return d.Driver.List(ctx, q, visit)
 }

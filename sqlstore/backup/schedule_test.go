@@ -367,7 +367,8 @@ func TestSchedule_DeletesOldBackupsWithoutARecord(t *testing.T) {
 	})
 }
 
-// While the keys can't be written, backups are made. As soon as they can be written, the last backup gets them.
+// While the keys can't be written, backups are made. As soon as they can be written, the last backup gets them, in place
+// of what an earlier attempt has left.
 func TestSchedule_WritesMissingKeysLater(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -397,9 +398,17 @@ func TestSchedule_WritesMissingKeysLater(t *testing.T) {
 			strings.Contains(text, "is kept again") {
 			t.Errorf("without keys:\n%s", text)
 		}
+		// A write whose answer was lost has left a file.
+		keys := filepath.Join(dir, third+bucket.KeysSuffix)
+		if err := os.WriteFile(keys, []byte("ke"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		unreadable.Store(false)
 		after(backup.RetryInterval)
 		expect(third, third+bucket.KeysSuffix)
+		if got, err := os.ReadFile(keys); string(got) != "keys" {
+			t.Errorf("the file of the keys has %q, %v", got, err)
+		}
 		if text := log.String(); !strings.Contains(text, "is kept again") {
 			t.Errorf("with keys:\n%s", text)
 		}

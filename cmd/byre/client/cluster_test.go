@@ -214,7 +214,7 @@ func (c *fakeCluster) Update(author sqlstore.Author, o *unstructured.Unstructure
 // Delete deletes an object, or begins to, if it has finalizers.
 func (c *fakeCluster) Delete(who, resource, namespace, name string) error {
 	return c.delete(&sqlstore.Author{User: who, Verb: "delete"}, kindOf(resource), namespace, name,
-		&metav1.DeleteOptions{})
+		&metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 }
 
 // DeleteNamespace deletes a namespace as its controller does: it is marked, then its objects go, and then itself.
@@ -317,6 +317,9 @@ func (c *fakeCluster) delete(
 	}
 	if len(options.DryRun) > 0 {
 		return nil
+	}
+	if k.Resource == "jobs" && options.PropagationPolicy == nil { // the default of Jobs leaves their Pods
+		now.SetFinalizers(append(now.GetFinalizers(), metav1.FinalizerOrphanDependents))
 	}
 	if len(now.GetFinalizers()) == 0 {
 		c.write(author, sqlstore.Delete, k, now)

@@ -617,6 +617,18 @@ func TestUndo_DoesNotOverwriteWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
+// The undo of a creation deletes as kubectl does: nothing that the object owns is left.
+func TestUndo_LeavesNoDependents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	plan, err := w.client.PlanUndo(t.Context(), revisionOf(w.Must(w.Create("alice", w.object("jobs", "once")))))
+	w.must(err)
+	w.must(w.client.Do(t.Context(), nil, plan, false))
+	if job := w.Get("jobs", "shop", "once"); job != nil {
+		t.Errorf("its Pods are to be left: %q", job.GetFinalizers())
+	}
+}
+
 // What can't be undone is refused with the reason.
 func TestUndo_Refuses(t *testing.T) {
 	t.Parallel()
