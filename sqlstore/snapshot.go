@@ -433,8 +433,7 @@ type LastBackup struct {
 
 // Encode returns the JSON that drivers store, in which the time has whole seconds.
 func (b LastBackup) Encode() ([]byte, error) {
-	b.Time = b.Time.UTC().Truncate(time.Second)
-	text, err := json.Marshal(b)
+	text, err := json.Marshal(LastBackup{b.Time.UTC().Truncate(time.Second), b.Revision, b.Location})
 	if err != nil {
 		return nil, fmt.Errorf("last backup: %w", err)
 	}

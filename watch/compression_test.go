@@ -118,7 +118,7 @@ func TestDictionaries_GoWithTheirTexts(t *testing.T) {
 	}
 	f.Publish(f.changesAfter(f.Revision()))
 	after := inUse()
-	before = nil
+	clear(before)
 	if len(after) != 1 || after[nil] > 0 {
 		t.Errorf("51 Pods have dictionaries of %v", after)
 	}

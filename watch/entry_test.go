@@ -15,7 +15,10 @@ import (
 func long(text string) string { return strings.Repeat(text+" and its text; ", 200) }
 
 // isHeld reports whether readers get what the entry holds, and not a copy.
-func isHeld(e *Entry) bool { return &e.Value()[0] == &e.Value()[0] }
+func isHeld(e *Entry) bool {
+	first, second := e.Value(), e.Value()
+	return &first[0] == &second[0]
+}
 
 // held returns how many bytes each value takes in memory.
 func (f *fixture) held() map[string]int {

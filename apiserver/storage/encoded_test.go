@@ -377,7 +377,11 @@ func TestRecord_ReadsAlikeCompressed(t *testing.T) {
 	if len(before) != 5 {
 		t.Fatalf("%d objects", len(before))
 	}
-	for e := entry(); &e.Value()[0] == &e.Value()[0]; e = entry() { // until each read makes a copy
+	isHeld := func(e *watch.Entry) bool { // until each read makes a copy
+		first, second := e.Value(), e.Value()
+		return &first[0] == &second[0]
+	}
+	for isHeld(entry()) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if after := read(); !slices.Equal(after, before) {
