@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,7 +19,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -505,31 +505,35 @@ func (r inTrace) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req.WithContext(trace.ContextWithSpanContext(req.Context(), span)))
 }
 
-// TestOutbound_UsesTheGivenDialerAndPassesTheTrace: requests to a backend use the given
-// dialer and carry the trace context of the client's request.
+// TestOutbound_UsesTheGivenDialerAndPassesTheTrace: requests to a backend, and the checks whether it is available, use
+// the given dialer, the only way to its address. Requests carry the trace context of the client's request.
 func TestOutbound_UsesTheGivenDialerAndPassesTheTrace(t *testing.T) {
 	t.Parallel()
-	var dials atomic.Int64
+	endpoint, address := unserved(t), make(chan string, 1)
 	s := start(t, func(d *process.Dependencies, _ *aggregator.Options) {
 		d.Backends.Trace = func(next http.RoundTripper) http.RoundTripper {
 			return inTrace{tracing.WrapperFor(noop.NewTracerProvider())(next)}
 		}
-		d.Backends.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			dials.Add(1)
-			return new(net.Dialer).DialContext(ctx, network, address)
+		d.Backends.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
+			if to != endpoint.String() {
+				return nil, errors.New("there is no server at " + to)
+			}
+			at := <-address
+			address <- at
+			return new(net.Dialer).DialContext(ctx, network, at)
 		}
 	})
 	b := newBackend(t, s, "widgets", newAPI("widgets").serve("/trace", func(w http.ResponseWriter, req *http.Request) {
 		parent := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(req.Header))
 		_, _ = io.WriteString(w, trace.SpanContextFromContext(parent).TraceID().String())
-	}))
+	}), func(b *backend) {
+		b.at = endpoint
+		address <- b.Listener.Addr().String()
+	})
 	b.available(t, s)
 	status, seen, _ := get(t, b.url(s, "/trace"))
 	if status != http.StatusOK || seen != (trace.TraceID{1, 2, 3}).String() {
 		t.Errorf("the backend sees trace %q; %d", seen, status)
-	}
-	if dials.Load() == 0 {
-		t.Error("the given dialer made no connection to the backend")
 	}
 }
 
