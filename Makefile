@@ -34,9 +34,8 @@ run:
 	exec bin/byre serve --data-dir $(DATA_DIR)
 
 # The tests run without go vet, which `make lint` contains, and are linked without debug information: most of
-# the time of a short package is the linker's. Their files lie in memory where there is enough of it: since Go 1.26
-# T.TempDir is in GOTMPDIR, which is the go command's own here.
-TEST := env $$($(CURDIR)/.ci/memory) $(GO) test -vet=off -ldflags='-s -w' -exec 'env -u GOTMPDIR'
+# the time of a short package is the linker's. Their files lie in memory where there is enough of it.
+TEST := env $$($(CURDIR)/.ci/memory) $(GO) test -vet=off -ldflags='-s -w'
 
 # What .ci/run tests: at most some 15 minutes on two processors. What needs longer, or an idle machine, is
 # skipped here and runs where BYRE_NIGHT is set. The three steps run beside each other, because most tests wait for
