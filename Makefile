@@ -38,13 +38,12 @@ run:
 TEST := env $$($(CURDIR)/.ci/memory) $(GO) test -vet=off -ldflags='-s -w'
 
 # What .ci/run tests: at most some 15 minutes on two processors. What needs longer, or an idle machine, is
-# skipped here and runs where BYRE_NIGHT is set. The three steps run beside each other, because most tests wait for
-# servers and clocks most of the time.
+# skipped here and runs where BYRE_NIGHT is set. The steps run one after the other: beside each other they end no
+# sooner, and servers of PostgreSQL starve.
 test: test-setup build
-	@$(MAKE) --no-print-directory -k -j3 test-step-race test-step-unit test-step-e2e
-
-test-step-%:
-	@.ci/step "make test-$*" $(MAKE) --no-print-directory test-$*
+	@.ci/step "tests under the race detector" $(MAKE) --no-print-directory test-race
+	@.ci/step "unit tests" $(MAKE) --no-print-directory test-unit
+	@.ci/step "end-to-end tests" $(MAKE) --no-print-directory test-e2e
 
 # All that is too long for `make test`, in at most four hours: .ci/night has the suites. SUITES is a list of
 # regular expressions of their names; DOCS=docs writes the table into docs/reliability.md.

@@ -34,9 +34,7 @@ func recordUsedDatabase(store server.StoreOptions, name server.DatabaseName) {
 	path := filepath.Join(store.DataDir, usedDatabase)
 	var err error
 	if store.Endpoint == "" {
-		if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+		err = os.Remove(path)
 	} else if last, _ := os.ReadFile(path); string(last) != name.String()+"\n" {
 		var file *os.File
 		if file, err = migrations.OpenOwned(path, os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
@@ -44,7 +42,7 @@ func recordUsedDatabase(store server.StoreOptions, name server.DatabaseName) {
 			err = errors.Join(err, file.Close())
 		}
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // "byre etcd" makes no folder for a database of --endpoint
 		klog.ErrorS(err,
 			"\"byre status\" can't know which database this server uses while it is stopped: make the file writable")
 	}

@@ -88,6 +88,9 @@ func TestAnswers(t *testing.T) {
 	shared := map[string]*servers.Etcd{}
 	for _, name := range serverNames {
 		shared[name], _ = start(t, name)
+		if log := shared[name].Log(); name != onEtcd && strings.Contains("\n"+log, "\nE") {
+			t.Errorf("the log of the start has errors:\n%s", log)
+		}
 	}
 	for _, l := range lines {
 		t.Run(l.name, func(t *testing.T) {

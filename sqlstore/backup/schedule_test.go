@@ -367,8 +367,8 @@ func TestSchedule_DeletesOldBackupsWithoutARecord(t *testing.T) {
 	})
 }
 
-// While the keys can't be written, backups are made. As soon as they can be written, the last backup gets them, in place
-// of what an earlier attempt has left.
+// While the keys can't be written, backups are made. As soon as they can be written, the last backup gets them, in
+// place of what an earlier attempt has left.
 func TestSchedule_WritesMissingKeysLater(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
