@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func (s *s3Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *s3Faults) killInUpload(t *testing.T, path string) {
 	t.Helper()
 	s.interrupts.Store(true)
-	kill, _ := startReplicating(t, path, "copied")
+	kill, _, _ := startReplicating(t, path, "copied")
 	<-s.interrupted
 	kill()
 	s.interrupts.Store(false)
@@ -132,7 +133,7 @@ func crash(t *testing.T, path string) { crashWhen(t, path, "copied") }
 // file beside the database, or "copied" to the bucket.
 func crashWhen(t *testing.T, path, moment string) {
 	t.Helper()
-	kill, out := startReplicating(t, path, moment)
+	kill, _, out := startReplicating(t, path, moment)
 	var word string
 	if _, err := fmt.Fscanln(out, &word); err != nil || word != moment {
 		t.Errorf("the process says %q, %v", word, err)
@@ -140,8 +141,16 @@ func crashWhen(t *testing.T, path, moment string) {
 	kill()
 }
 
-// startReplicating runs replicateUntilKilled in a process.
-func startReplicating(t *testing.T, path, moment string) (kill func(), out io.Reader) {
+// skipUnderRace skips what takes a minute in the short run under the race detector, which has the kills.
+func skipUnderRace(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long")
+	}
+}
+
+// startReplicating runs replicateUntilKilled in a process. pause calls a function while the process stands still.
+func startReplicating(t *testing.T, path, moment string) (kill func(), pause func(func()), out io.Reader) {
 	t.Helper()
 	process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestResume_ContinuesTheFolder$")
 	process.Env = append(os.Environ(), "BYRE_TEST_REPLICATE_UNTIL_KILLED="+path, "BYRE_TEST_MOMENT="+moment)
@@ -152,12 +161,26 @@ func startReplicating(t *testing.T, path, moment string) (kill func(), out io.Re
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return func() {
+	kill = func() {
 		if err := process.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = process.Wait()
-	}, out
+	}
+	pause = func(during func()) {
+		err := process.Process.Signal(syscall.SIGSTOP)
+		if err == nil {
+			_, err = syscall.Wait4(process.Process.Pid, nil, syscall.WUNTRACED, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		during()
+		if err := process.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return kill, pause, out
 }
 
 // replicateUntilKilled prints the moment after its commits, or the name of each one that is acknowledged.
@@ -234,6 +257,7 @@ func TestResume_ContinuesTheFolder(t *testing.T) {
 		replicateUntilKilled(t, path, os.Getenv("BYRE_TEST_MOMENT"))
 		return
 	}
+	skipUnderRace(t)
 	for name, between := range map[string]func(t *testing.T, path string, s *s3Faults){
 		"stop": func(*testing.T, string, *s3Faults) {},
 		"kill": func(t *testing.T, path string, _ *s3Faults) { crash(t, path) },
@@ -347,7 +371,7 @@ func TestResume_LosesNothingThroughKills(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var acknowledged []string
 	for i := range kills {
-		kill, out := startReplicating(t, path, "acknowledged")
+		kill, _, out := startReplicating(t, path, "acknowledged")
 		begun, ended := make(chan struct{}), make(chan []string)
 		go func() {
 			begin := sync.OnceFunc(func() { close(begun) })
@@ -418,6 +442,7 @@ func namesIn(t *testing.T, path string) map[string]bool {
 // TestResume_BeginsAFolderWhereItDoesNotFit has others change the copy, or the database, while the process does not
 // run.
 func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
+	skipUnderRace(t)
 	for name, between := range map[string]func(t *testing.T, path, older string, s *s3Faults){
 		"the folder has lost its last files, which are not on the disk any more": func(
 			t *testing.T, path, _ string, _ *s3Faults,
@@ -463,9 +488,9 @@ func TestResume_BeginsAFolderWhereItDoesNotFit(t *testing.T) {
 		"the directory was rolled back to a moment of a process that was killed later": func(
 			t *testing.T, path, older string, _ *s3Faults,
 		) {
-			kill, out := startReplicating(t, path, "acknowledged")
+			kill, pause, out := startReplicating(t, path, "acknowledged")
 			awaitLines(t, out, 3)
-			copyDir(t, filepath.Dir(path), older)
+			pause(func() { copyDir(t, filepath.Dir(path), older) })
 			awaitLines(t, out, 3)
 			kill()
 			rollBack(t, path, older)
