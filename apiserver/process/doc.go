@@ -37,7 +37,8 @@
 //   - The handler gets a request as if it had come over HTTP/2. LoopbackAuthenticator authenticates
 //     it as the user who was given to LoopbackAs, or else as the server itself, LoopbackUserName in the
 //     group system:masters.
-//   - A response streams: Write passes bytes on to the client, and returns when it has read them.
+//   - A response streams: the client receives at once what the handler has written, and Write
+//     blocks while MaxBufferedBytes are unread.
 //   - The handler's context ends when the request's context ends or when the client closes
 //     the response body. The values of the request's context do not reach the handler,
 //     because the user or the route of another request may be among them.

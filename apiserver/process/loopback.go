@@ -98,13 +98,13 @@ func (t *LoopbackTransport) roundTrip(r *http.Request, who user.Info) (*http.Res
 	}
 	// Not a child of the request's context: only its end is passed on, not its values.
 	ctx, cancel := context.WithCancelCause(context.Background())
-	reader, writer := io.Pipe()
+	body := newStream(cancel)
 	unlink := []func() bool{
 		context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) }),
 		context.AfterFunc(stopping, func() { cancel(ErrLoopbackClosed) }),
-		context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) }), // it can't fail
+		context.AfterFunc(ctx, func() { body.abort(context.Cause(ctx)) }),
 	}
-	w := &response{body: writer, header: make(http.Header), started: make(chan struct{})}
+	w := &response{stream: body, header: make(http.Header), started: make(chan struct{})}
 	go func() {
 		defer t.requests.Done()
 		defer closeBody(r)
@@ -126,7 +126,7 @@ func (t *LoopbackTransport) roundTrip(r *http.Request, who user.Info) (*http.Res
 			return nil, context.Cause(ctx)
 		}
 	}
-	return w.result(r, body{reader, cancel}), nil
+	return w.result(r), nil
 }
 
 // serverRequest converts the client's request to the form that a server's handler gets.
@@ -151,7 +151,8 @@ func closeBody(r *http.Request) {
 
 // response is the http.ResponseWriter of one request.
 type response struct {
-	body *io.PipeWriter
+	*stream
+
 	once sync.Once
 	// started is closed when status and sent, a copy of header, are set.
 	started chan struct{}
@@ -175,10 +176,10 @@ func (w *response) WriteHeader(status int) {
 	})
 }
 
-// Write implements http.ResponseWriter. It returns when the client has read p.
+// Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
-	return w.body.Write(p)
+	return w.stream.Write(p)
 }
 
 // Flush implements http.Flusher. The client can read written bytes without a flush.
@@ -198,7 +199,7 @@ func (w *response) serve(handler http.Handler, r *http.Request) {
 		switch reason := recover(); reason {
 		case nil:
 			w.WriteHeader(http.StatusOK)
-			_ = w.body.CloseWithError(context.Cause(r.Context()))
+			w.finish(context.Cause(r.Context()))
 		case http.ErrAbortHandler:
 			w.fail(http.ErrAbortHandler)
 		default:
@@ -212,11 +213,11 @@ func (w *response) serve(handler http.Handler, r *http.Request) {
 
 func (w *response) fail(err error) {
 	w.WriteHeader(http.StatusInternalServerError)
-	_ = w.body.CloseWithError(err)
+	w.finish(err)
 }
 
 // result returns the response for the client. The caller waits for started first.
-func (w *response) result(r *http.Request, b body) *http.Response {
+func (w *response) result(r *http.Request) *http.Response {
 	length := int64(-1)
 	if n, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
 		length = n
@@ -227,25 +228,101 @@ func (w *response) result(r *http.Request, b body) *http.Response {
 		Proto:         "HTTP/2.0",
 		ProtoMajor:    2,
 		Header:        w.sent,
-		Body:          b,
+		Body:          w.stream,
 		ContentLength: length,
 		Request:       r,
 	}
 }
 
+// MaxBufferedBytes is the number of unread bytes of a response at which Write blocks.
+const MaxBufferedBytes = 256 << 10
+
 // errBodyClosed is the error of Write after the client has closed the body.
 var errBodyClosed = errors.New("loopback: the client closed the response body")
 
-// body is a response body for the client.
-type body struct {
-	*io.PipeReader
-	cancel context.CancelCauseFunc
+// stream is a response body with one writer, the handler, and one reader, the client.
+type stream struct {
+	mu sync.Mutex
+	// changed is signalled when buffered, writeErr or abortErr changes.
+	changed  *sync.Cond
+	buffered []byte
+	// writeErr is set when the handler has ended: io.EOF or the error.
+	writeErr error
+	// abortErr is set when the client does not read any more.
+	abortErr error
+	cancel   context.CancelCauseFunc
 }
 
-// Close implements io.Closer. It ends the handler's context.
-func (b body) Close() error {
-	b.cancel(errBodyClosed)
-	return b.CloseWithError(errBodyClosed)
+func newStream(cancel context.CancelCauseFunc) *stream {
+	s := &stream{cancel: cancel}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+// Write appends p to the buffer. It blocks while MaxBufferedBytes or more are unread.
+func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.buffered) >= MaxBufferedBytes && s.abortErr == nil {
+		s.changed.Wait()
+	}
+	if s.abortErr != nil {
+		return 0, s.abortErr
+	}
+	s.buffered = append(s.buffered, p...)
+	s.changed.Broadcast()
+	return len(p), nil
+}
+
+// Read implements io.Reader for the client.
+func (s *stream) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.buffered) == 0 && s.writeErr == nil && s.abortErr == nil {
+		s.changed.Wait()
+	}
+	switch {
+	case s.abortErr != nil:
+		return 0, s.abortErr
+	case len(s.buffered) == 0:
+		return 0, s.writeErr
+	}
+	n := copy(p, s.buffered)
+	s.buffered = s.buffered[n:]
+	if len(s.buffered) == 0 {
+		// Release the memory: a watch lives long and is idle most of the time.
+		s.buffered = nil
+	}
+	s.changed.Broadcast()
+	return n, nil
+}
+
+// Close implements io.Closer for the client. It ends the handler's context.
+func (s *stream) Close() error {
+	s.abort(errBodyClosed)
+	s.cancel(errBodyClosed)
+	return nil
+}
+
+// finish ends the body with err, or with io.EOF if err is nil.
+func (s *stream) finish(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		err = io.EOF
+	}
+	s.writeErr = err
+	s.changed.Broadcast()
+}
+
+// abort makes Read and Write fail with err.
+func (s *stream) abort(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.abortErr == nil {
+		s.abortErr = err
+	}
+	s.changed.Broadcast()
 }
 
 // LoopbackUserName is the user of the server's own requests, as in kube-apiserver.

@@ -179,7 +179,7 @@ func TestTransport_CloseEndsHandlers(t *testing.T) {
 
 func TestTransport_SlowReaderBlocksTheWriter(t *testing.T) {
 	t.Parallel()
-	const size = 1 << 20
+	const size = 3 * process.MaxBufferedBytes
 	written := make(chan struct{})
 	transport := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		defer close(written)
