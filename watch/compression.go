@@ -10,7 +10,7 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// Values and representations are held compressed against their neighbours.
+// Values and representations are held compressed, each against the text of a record whose key is near.
 //
 // What upstream does: its watch cache holds decoded objects, which take four times their JSON.
 //
